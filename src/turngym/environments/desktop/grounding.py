@@ -166,8 +166,8 @@ class GroundingEnv(DeviceEnv):
         self.name = f"grounding-{app}"
         super().__init__(**options)
         require_desktop()
-        self._app, self._reward, self._shows_tree = app, reward, shows_tree
-        self._choices = choices
+        self._app, self._reward = app, reward
+        self._shows_tree, self._choices = shows_tree, choices
         self._capture: ScreenCapture | None = None
         self._target = Element(role="")
         self._score = 0.0
@@ -195,21 +195,19 @@ class GroundingEnv(DeviceEnv):
                 raise EnvironmentFault(f"{self.name}: no element of split {task.split!r}")
             self._target = rng.choice(own)
         else:
-            shown, self._target = self._sampled(rng, elements, task.split)
-            self._shown = replace(self._shown, elements=shown)
+            self._sample_list(rng, elements, task.split)
         self.goal = f'Click the {self._target.role} "{self._target.name}".'
 
-    def _sampled(
-        self, rng: Random, elements: list[Element], split: Split
-    ) -> tuple[tuple[Element, ...], Element]:
-        """Return a short list of the split, which its content decides, and the wanted element."""
+    def _sample_list(self, rng: Random, elements: list[Element], split: Split) -> None:
+        """Choose a short list of the split, which its content decides, and the wanted element."""
         assert self._choices is not None
         for _ in range(_MAX_SAMPLES):
             sampled = rng.sample(elements, min(len(elements), self._choices))
             shown = tuple(sorted(sampled, key=lambda one: one.mark))
-            target = rng.choice(shown)
-            if split_of(" ".join([*(one.name for one in shown), target.name])) == split:
-                return shown, target
+            self._target = rng.choice(shown)
+            if split_of(" ".join([*(one.name for one in shown), self._target.name])) == split:
+                self._shown = replace(self._shown, elements=shown)
+                return
         raise EnvironmentFault(f"{self.name}: no list of split {split!r} in {_MAX_SAMPLES} samples")
 
     def look(self) -> View:

@@ -133,19 +133,6 @@ def _fill(name: str, text: str, *, clear: bool = False) -> Script:
     return (*click(name, "textbox"), *(key("ctrl+a") if clear else ()), *typed(text))
 
 
-def _hold(name: str) -> Script:
-    return click(name, "button", action="right_click")
-
-
-def _swipe_away(name: str) -> Script:
-    def step(view: View) -> Action:
-        x, y = find(view, name, "checkbox").center
-        ends = {"x": x + 300, "y": y, "to_x": x, "to_y": y}
-        return Action(name="drag_at", arguments=ends)
-
-    return (step,)
-
-
 # Kinds.
 
 
@@ -166,8 +153,8 @@ def _alarm_switch(rng: Random, state: State) -> Made:
 
 
 def _contact_add(rng: Random, state: State) -> Made:
-    name = rng.choice([n for n in _NAMES if n not in {one["name"] for one in state["contacts"]}])
-    number = _number(rng)
+    taken = {one["name"] for one in state["contacts"]}
+    name, number = rng.choice([name for name in _NAMES if name not in taken]), _number(rng)
     state["contacts"].append({"name": name, "number": number})
     steps = (*_open("Contacts"), *click("New contact"), *_fill("Name", name))
     goal = f'Add the contact "{name}" with the number "{number}".'
@@ -176,17 +163,15 @@ def _contact_add(rng: Random, state: State) -> Made:
 
 def _contact_change(rng: Random, state: State) -> Made:
     person, number = rng.choice(state["contacts"]), _number(rng)
-    person["number"] = number
-    name = person["name"]
+    person["number"], name = number, person["name"]
     steps = (*_open("Contacts"), *click(name), *click("Edit"))
     goal = f'Change the number of {name} to "{number}".'
     return goal, (*steps, *_fill("Number", number, clear=True), *click("Save")), None
 
 
 def _contact_delete(rng: Random, state: State) -> Made:
-    person = rng.choice(state["contacts"])
-    state["contacts"].remove(person)
-    name = person["name"]
+    name = rng.choice(state["contacts"])["name"]
+    state["contacts"] = [one for one in state["contacts"] if one["name"] != name]
     return f"Delete the contact {name}.", (*_open("Contacts"), *click(name), *click("Delete")), None
 
 
@@ -232,7 +217,8 @@ def _note_change(rng: Random, state: State) -> Made:
 def _note_delete(rng: Random, state: State) -> Made:
     note = rng.choice(state["notes"])
     state["notes"].remove(note)
-    steps = (*_open("Notes"), *_hold(note["title"]), *click("Delete note"))
+    hold = click(note["title"], "button", action="right_click")
+    steps = (*_open("Notes"), *hold, *click("Delete note"))
     return f'Delete the note "{note["title"]}". Holding a note shows what can be done.', steps, None
 
 
@@ -258,11 +244,9 @@ def _shopping_add(rng: Random, state: State) -> Made:
     taken = {one["item"] for one in state["shopping"]}
     items = rng.sample([noun for noun in NOUNS if noun not in taken], 2)
     state["shopping"] += [{"item": item, "bought": False} for item in items]
-    steps = tuple(
-        step for item in items for step in (*_fill("New item", item), *click("Add", "button"))
-    )
+    one, two = ((*_fill("New item", item), *click("Add", "button")) for item in items)
     goal = f'Put "{items[0]}" on the shopping list, and then "{items[1]}".'
-    return goal, (*_open("Shopping"), *steps), None
+    return goal, (*_open("Shopping"), *one, *two), None
 
 
 def _shopping_check(rng: Random, state: State) -> Made:
@@ -276,5 +260,10 @@ def _shopping_check(rng: Random, state: State) -> Made:
 def _shopping_remove(rng: Random, state: State) -> Made:
     item = rng.choice(state["shopping"])
     state["shopping"].remove(item)
-    steps = (*_open("Shopping"), *_swipe_away(item["item"]))
-    return f"Remove {item['item']} from the shopping list.", steps, None
+
+    def swipe_away(view: View) -> Action:
+        x, y = find(view, item["item"], "checkbox").center
+        return Action(name="drag_at", arguments={"x": x + 300, "y": y, "to_x": x, "to_y": y})
+
+    goal = f"Remove {item['item']} from the shopping list."
+    return goal, (*_open("Shopping"), swipe_away), None
