@@ -29,11 +29,8 @@ class Data:
 
     def all(self, table: str, **values: Any) -> list[Row]:
         """Return the rows that have ``values``, in the order of the query."""
-        return [
-            row
-            for row in self.tables[table]
-            if all(row[name] == value for name, value in values.items())
-        ]
+        rows = self.tables[table]
+        return [row for row in rows if all(row[name] == one for name, one in values.items())]
 
     def one(self, table: str, **values: Any) -> Row:
         """Return the only row that has ``values``.
@@ -75,18 +72,18 @@ class Data:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
 
-def read_queries(site: str) -> dict[str, str]:
-    """Return name to query of ``site``, each below its name in ``queries.sql``."""
-    text = Path(__file__).with_name(site).joinpath("queries.sql").read_text("utf-8")
-    parts = (part.partition("\n") for part in text.split("-- ")[1:])
-    return {name: query.strip() for name, _, query in parts}
-
-
 def _count(rows: list[Row]) -> Counter[str]:
     return Counter(
         str(sorted((k, float(v) if isinstance(v, int) else v) for k, v in row.items()))
         for row in rows
     )
+
+
+def read_queries(site: str) -> dict[str, str]:
+    """Return name to query of ``site``, each below its name in ``queries.sql``."""
+    text = Path(__file__).with_name(site).joinpath("queries.sql").read_text("utf-8")
+    parts = (part.partition("\n") for part in text.split("-- ")[1:])
+    return {name: query.strip() for name, _, query in parts}
 
 
 def read_data(
@@ -103,9 +100,7 @@ def read_data(
     for name, query in queries.items():
         cursor = connection.execute(query)
         columns = [column[0] for column in cursor.description]
-        tables[name] = [
-            {key: plain(value) for key, value in zip(columns, row, strict=True)} for row in cursor
-        ]
+        tables[name] = [dict(zip(columns, map(plain, row), strict=True)) for row in cursor]
     if ignored is None:
         return Data(tables)
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
@@ -124,8 +119,7 @@ def _digest(connection: sqlite3.Connection, table: str) -> str:
 
 def plain(value: Any) -> Any:
     """Return text as it was meant: line ends, empty lines and blanks at ends do not matter."""
-    if isinstance(value, bytes):
-        value = value.decode()
-    if not isinstance(value, str):
-        return value
-    return "\n".join(line.rstrip() for line in value.splitlines() if line.strip()).strip()
+    text = value.decode() if isinstance(value, bytes) else value
+    if not isinstance(text, str):
+        return text
+    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip()).strip()

@@ -56,13 +56,10 @@ class Program:
     @property
     def home(self) -> Path:
         """Where it is installed: a folder per version of program and data."""
+        names = ("LocalSettings.php", "project.py", "seed.php", "seed.py")
+        files = [*sorted(_INSIDE.glob("*.py")), *(self.folder / name for name in names)]
         content = [*self.requirements, str(DATABASES)]
-        content += [file.read_text("utf-8") for file in sorted(_INSIDE.glob("*.py"))]
-        content += [
-            file.read_text("utf-8")
-            for name in ("LocalSettings.php", "project.py", "seed.php", "seed.py")
-            if (file := self.folder / name).exists()
-        ]
+        content += [file.read_text("utf-8") for file in files if file.exists()]
         digest = hashlib.sha256("\0".join(content).encode()).hexdigest()[:12]
         cache = os.environ.get("TURNGYM_CACHE") or Path.home() / ".cache" / "turngym"
         return Path(cache) / "web" / f"{self.name}-{digest}"

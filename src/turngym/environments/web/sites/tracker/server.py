@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from contextlib import closing
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,8 @@ def freeze(database: Path) -> None:
     """Replace Trac's clock; must come before the modules that import it by name."""
 
     def now(tz: tzinfo | None = None) -> datetime:
-        connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
-        try:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
             (newest,) = connection.execute(_NEWEST).fetchone()
-        finally:
-            connection.close()
         moment: datetime = datefmt.from_utimestamp(newest) + timedelta(minutes=1)
         return moment if tz is None else moment.astimezone(tz)
 
