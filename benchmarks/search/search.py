@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pkgutil
 import statistics
 import subprocess
 import sys
@@ -218,16 +219,17 @@ def _build(place: Path, engine: str, clock: Clock) -> Record:
         own = folder
     else:
         own = folder / engine
-        _engine_module(engine).build(folder / "documents.sqlite", own)
+        _engine_parts(engine)[0](folder / "documents.sqlite", own)
     seconds = clock() - started
     files = [own] if own.is_file() else [file for file in own.rglob("*") if file.is_file()]
     return {"build_s": seconds, "disk_mb": sum(file.stat().st_size for file in files) / 1e6}
 
 
-def _engine_module(engine: str) -> Any:
-    import importlib
+def _engine_parts(engine: str) -> list[Any]:
+    """Return what builds an index of one of our other engines, and what opens it."""
+    from turngym.environments.search.index import ENGINES
 
-    return importlib.import_module(f"turngym.environments.search.backends.{engine}")
+    return [pkgutil.resolve_name(name) for name in ENGINES[engine]]
 
 
 def _ask_all(place: Path, name: str, clock: Clock) -> Record:
@@ -280,7 +282,7 @@ def _asker(place: Path, name: str) -> Ask:
 
         backend: Any = SqliteBackend(database)
     else:
-        backend = _engine_module(name).open_built(database, place / "index" / name)
+        backend = _engine_parts(name)[1](database, place / "index" / name)
 
     def ask(text: str) -> object:
         backend.forget()
