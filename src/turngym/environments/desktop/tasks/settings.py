@@ -31,8 +31,7 @@ def _openbox(desktop: DesktopWorld, path: str) -> str:
         tree = ElementTree.fromstring(desktop.config(_OPENBOX))  # made by obconf from our own file
     except ElementTree.ParseError:
         return ""
-    found = tree.find("/".join(_XML + name for name in path.split("/")))
-    return "" if found is None or found.text is None else found.text.strip()
+    return tree.findtext("/".join(_XML + name for name in path.split("/")), default="").strip()
 
 
 def _windows(rng: Random, goal: str, path: str, wanted: str, script: Script) -> DesktopProblem:

@@ -46,33 +46,23 @@ def _problem(rng: Random, goal: str, before: Rows, after: Rows, script: Script) 
     )
 
 
-def _cell(row: int, column: int) -> str:
-    return f"{'ABCDEFGH'[column]}{row + 1}"
-
-
 def _write(row: int, column: int, text: str) -> Script:
     """Write into a cell, reached by keys from the top left one."""
-    return (
-        *key("ctrl+home"), *key("down") * row, *key("right") * column, *typed(text), *key("enter"),
-    )  # fmt: skip
+    place = (*key("ctrl+home"), *key("down") * row, *key("right") * column)
+    return (*place, *typed(text), *key("enter"))
 
 
 def _stock(rng: Random) -> list[Row]:
     """Return a table of goods and their amounts."""
-    header: Row = ["item", "amount"]
-    rows: list[Row] = [[name, rng.randint(3, 99)] for name in words(rng, 4)]
-    return [header, *rows]
+    amounts: list[Row] = [[name, rng.randint(3, 99)] for name in words(rng, 4)]
+    return [["item", "amount"], *amounts]
 
 
 def _fill(rng: Random) -> DesktopProblem:
     table = _stock(rng)[: rng.randint(3, 4)]
     listed = "; ".join(" and ".join(f'"{value}"' for value in row) for row in table)
-    script = tuple(
-        step
-        for r, row in enumerate(table)
-        for c, value in enumerate(row)
-        for step in _write(r, c, str(value))
-    )
+    cells = ((r, c, str(value)) for r, row in enumerate(table) for c, value in enumerate(row))
+    script = tuple(step for r, c, text in cells for step in _write(r, c, text))
     goal = f"Fill the rows of the sheet in {{file}}, from A1 on, with: {listed}."
     return _problem(rng, goal, [], table, script)
 
@@ -99,7 +89,7 @@ def _formula(
     table = _stock(rng)
     amounts = [int(row[1]) for row in table[1:]]
     below: Row = ["", value(amounts)]
-    goal = f"Put {what} of all amounts into cell {_cell(5, 1)} of {{file}}."
+    goal = f"Put {what} of all amounts into cell B6 of {{file}}."
     return _problem(rng, goal, table, [*table, below], _write(5, 1, f"={function}(B2:B5)"))
 
 
