@@ -88,8 +88,8 @@ class SiteEnv(ProblemWebEnv):
     """How its pages are shown by default."""
     start: ClassVar[str] = "/"
     """Path of the first page."""
-    signed_in: ClassVar[Any] = None
-    """Cookies of the user that the agent acts for, as Playwright gives them."""
+    signed_in: ClassVar[Mapping[str, str]] = {}
+    """Cookies of the user that the agent acts for, name to value."""
 
     def __init__(
         self,
@@ -147,7 +147,12 @@ class SiteEnv(ProblemWebEnv):
         if self._slot is None:
             self._slot = self._take()
         await self.slot.reset(problem.number)
-        self.episode.storage = self.signed_in if problem.is_signed_in else None
+        self.episode.storage = None
+        if self.signed_in and problem.is_signed_in:
+            common = {"domain": f"{self.site}.test", "path": "/", "expires": -1}
+            common |= {"httpOnly": True, "secure": False, "sameSite": "Lax"}
+            cookies = [{"name": k, "value": v, **common} for k, v in self.signed_in.items()]
+            self.episode.storage = {"cookies": cookies, "origins": []}
         return problem.prompt, f"http://{self.site}.test{self.start}"
 
     def instance_key(self) -> str:

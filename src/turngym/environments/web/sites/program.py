@@ -18,12 +18,10 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from turngym.environments.folders import OwnedFolder
 from turngym.errors import ConfigError, EnvironmentFault
@@ -32,6 +30,8 @@ _INSIDE = Path(__file__).parent / "inside"
 """Modules for the scripts of programs, which know nothing of turngym."""
 DATABASES = 8
 """Databases of each program: the first half is for training, the other one for tests."""
+DJANGO_SESSION = {"sessionid": "workshop" * 4}
+"""Cookies of a Django site's signed-in user, whose session its seed made: ``django_site.py``."""
 _START_S = 60.0
 _STOP_S = 5.0
 
@@ -264,21 +264,3 @@ def _jails() -> bool:
     with tempfile.TemporaryDirectory() as folder:
         command = [*_jail(Path(folder), Path(folder)), sys.executable, "-c", ""]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def storage_with(site: str, cookies: Mapping[str, str]) -> dict[str, Any]:
-    """Return the browser's storage that holds the session cookies of ``site``, name to value."""
-    common = {"path": "/", "expires": -1, "httpOnly": True, "secure": False, "sameSite": "Lax"}
-    found = [
-        {"name": name, "value": value, "domain": f"{site}.test", **common}
-        for name, value in cookies.items()
-    ]
-    return {"cookies": found, "origins": []}
-
-
-def django_session(site: str) -> dict[str, Any]:
-    """Return the browser's storage in which the user of a Django site is signed in.
-
-    The seed of the site made the session; see ``inside/django_site.py``.
-    """
-    return storage_with(site, {"sessionid": "workshop" * 4})

@@ -9,7 +9,7 @@ from turngym.environments.web.sites.catalogue import FORUM
 from turngym.environments.web.sites.data import Data, Row
 from turngym.environments.web.sites.env import SiteEnv
 from turngym.environments.web.sites.problems import Made, question
-from turngym.environments.web.sites.program import django_session
+from turngym.environments.web.sites.program import DJANGO_SESSION
 
 ME = "ada"
 _USERS = ("ada", "ben", "cleo", "dan", "eva")
@@ -292,7 +292,7 @@ class ForumEnv(SiteEnv):
 
     site = "forum"
     program = FORUM
-    signed_in = django_session("forum")
+    signed_in = DJANGO_SESSION
     ignored = (
         "auth_user", "django_session", "forum_conversation_post", "forum_conversation_topic",
         "forum_conversation_topic_subscribers", "forum_member_forumprofile",

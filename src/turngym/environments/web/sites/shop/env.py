@@ -18,7 +18,7 @@ from turngym.environments.web.sites.catalogue import SHOP
 from turngym.environments.web.sites.data import Data, Row
 from turngym.environments.web.sites.env import SiteEnv
 from turngym.environments.web.sites.problems import Made, question
-from turngym.environments.web.sites.program import django_session
+from turngym.environments.web.sites.program import DJANGO_SESSION
 
 ME = "dora"
 _CATEGORIES = ("Kitchen", "Garden", "Stationery", "Toys", "Lamps")
@@ -366,7 +366,7 @@ class ShopEnv(SiteEnv):
 
     site = "shop"
     program = SHOP
-    signed_in = django_session("shop")
+    signed_in = DJANGO_SESSION
     ignored = (
         "address_useraddress", "auth_user", "basket_basket", "basket_basket_vouchers",
         "basket_line", "catalogue_product", "catalogue_productcategory", "customer_productalert",

@@ -13,9 +13,9 @@ from turngym.environments.web.sites.catalogue import WIKI
 from turngym.environments.web.sites.data import Data, Row
 from turngym.environments.web.sites.env import SiteEnv
 from turngym.environments.web.sites.problems import Made, question
-from turngym.environments.web.sites.program import storage_with
 
 ME = "Ada"
+_COOKIES = {"wikiUserID": "3", "wikiUserName": ME, "wikiToken": "f00d" * 8}
 _ISLANDS = ("Nordra", "Sulka", "Vesper")
 _LINES = (
     "The ferry runs twice a day.", "There is a small museum.", "The school has forty pupils.",
@@ -317,9 +317,7 @@ class WikiEnv(SiteEnv):
     program = WIKI
     start = "/wiki/Main_Page"
     looks = Settings(ignore="#mw-notification-area")  # it goes after a while
-    signed_in = storage_with(
-        "wiki", {"wikiUserID": "3", "wikiUserName": "Ada", "wikiToken": "f00d" * 8}
-    )
+    signed_in = _COOKIES
 
     @classmethod
     def read(cls, connection: sqlite3.Connection) -> Data:
