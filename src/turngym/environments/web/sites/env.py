@@ -219,7 +219,12 @@ class SiteEnv(ProblemWebEnv):
         with self._boundary("restore"):
             await self._new_episode()
             if not await self._open_again(state):
-                await self._play_again(state)
+                await self._new_episode()
+                await self._enter(self.current_task)
+                for action in state.done:
+                    await self._step(action)
+                if self.page() != state.text:
+                    raise SnapshotError(f"{self.name}: playing the episode again gave another page")
             self.episode.done = list(state.done)
 
     async def _open_again(self, state: SiteState) -> bool:
@@ -237,14 +242,6 @@ class SiteEnv(ProblemWebEnv):
         is_same = self.page() == state.text and self.data() == before
         await self.slot.reset(state.content)  # looking leaves traces, such as counts of views
         return is_same
-
-    async def _play_again(self, state: SiteState) -> None:
-        await self._new_episode()
-        await self._enter(self.current_task)
-        for action in state.done:
-            await self._step(action)
-        if self.page() != state.text:
-            raise SnapshotError(f"{self.name}: playing the episode again gave another page")
 
     async def _open_page(self, goal: str, url: str) -> None:
         await super()._open_page(goal, url)

@@ -69,12 +69,6 @@ class Program:
         """The program's own Python; ours where it is no Python package."""
         return self.home / "venv/bin/python" if self.requirements else Path(sys.executable)
 
-    @property
-    def server(self) -> Path:
-        """The script that serves it."""
-        own = self.folder / "server.py"
-        return own if own.exists() else _INSIDE / "django_server.py"
-
     def data(self, number: int) -> Path:
         """Return the folder with data that episodes begin with, 0 to ``DATABASES - 1``."""
         return self.home / "data" / str(number)
@@ -153,11 +147,6 @@ class Slot:
         return self._folder.path
 
     @property
-    def database(self) -> Path:
-        """The live SQLite file."""
-        return self.folder / "data" / self.program.database
-
-    @property
     def pid(self) -> int | None:
         """Process that runs the server, None when it does not run."""
         process = self._process
@@ -194,7 +183,7 @@ class Slot:
 
     def connect(self) -> sqlite3.Connection:
         """Return a connection to the live database."""
-        return sqlite3.connect(self.database, timeout=10.0)
+        return sqlite3.connect(self.folder / "data" / self.program.database, timeout=10.0)
 
     async def stop(self) -> None:
         """End the server and remove its data. Safe to call twice."""
@@ -214,11 +203,12 @@ class Slot:
         self._folder = OwnedFolder(program.name)
         folder = self._folder.path
         shutil.copytree(program.data(0), folder / "data")
+        own = program.folder / "server.py"
         with (folder / "errors").open("wb") as errors:
             self._process = await asyncio.create_subprocess_exec(
                 *(_jail(folder, program.home) if _jails() else ()),
                 str(program.python),
-                str(program.server),
+                str(own if own.exists() else _INSIDE / "django_server.py"),
                 str(folder / "data"),
                 str(folder / "socket"),
                 stdin=asyncio.subprocess.PIPE,  # its end shows the server that we are gone

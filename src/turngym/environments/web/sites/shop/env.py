@@ -45,10 +45,6 @@ def _cart(data: Data) -> list[Row]:
     return data.all("basket", user=ME, status="Open")
 
 
-def _put(data: Data, product: str, count: int = 1, user: str = ME) -> None:
-    data.add("basket", user=user, status="Open", product=product, quantity=count)
-
-
 def _page(row: Row) -> list[Stage]:
     return [press(row["category"], "link"), press(row["product"], "link")]
 
@@ -60,7 +56,7 @@ def _buy(
     do = [*(way or [press(row["category"], "link")]), press("Add to cart", after=row["product"])]
     if count > 1:
         do += _number(row["product"], count, len(_cart(data)))
-    _put(data, row["product"], count, user)
+    data.add("basket", user=user, status="Open", product=row["product"], quantity=count)
     return do
 
 
@@ -293,7 +289,7 @@ def _again(data: Data, rng: Random) -> Made:
     if other["product"] in [row["product"] for row in bought]:
         return _again(data, rng)
     for row in bought:
-        _put(data, row["product"], row["quantity"])
+        data.add("basket", user=ME, status="Open", product=row["product"], quantity=row["quantity"])
     goal = (
         f"Put everything that you bought with order {number} into the cart again, and one "
         f"{other['product']}."
