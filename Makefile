@@ -37,7 +37,7 @@ test: ## Everything that CI runs: the checks, then all tests with all game engin
 	@$(BOOTSTRAP) core dev docs $(EVERYTHING)
 	@$(BIN)/python -m turngym.environments.web.sites.install tracker forum shop
 	@$(MAKE) check
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 30 --durations-min 8 $(PYTEST_ARGS)
 
 proof: ## One part of the tests at full length: PART=web; without PART, what there is
 	@EVERYTHING="$(EVERYTHING)" PYTEST_ARGS="$(PYTEST_ARGS)" ARGS="$(ARGS)" PYTHON=$(PYTHON) \

@@ -32,6 +32,8 @@ TO_READ = 15
 MEASURES = {
     "lines": "lines of Python under src/turngym",
     "files": "files of Python under src/turngym",
+    "task_material": "lines of what tasks are made of: problems, judges, experts, their data and"
+    " tables, of shell, SWE, search, MiniWoB, sites, desktops and phones",
     "files_over_500": "of these, above 500 lines",
     "body_median": "lines of a function's body without its docstring: median",
     "body_p90": "ninth decile",
@@ -66,6 +68,11 @@ MEASURES = {
     "empty_step_us": "microseconds of an awaited step of a coroutine environment that does nothing,"
     " as rollouts get it: median of five rounds",
 }
+_MATERIAL = re.compile(
+    r"environments/(desktop/(tasks|phone|problems|names|workbooks|grounding)"
+    r"|search/(world|relations|names|question|package|selfplay|scoring)|swe/|terminal/"
+    r"|web/(miniwob|sites)/|web/expert_view)|tasks/shell"
+)
 _TOOLS = re.compile(r"#\s*(noqa|type:|pragma|!)")
 _ARRAY = re.compile(r"\b(Tensor|ndarray|NDArray|Floats|Ints|Bools)\b")
 _BY_NAME = re.compile(r"(Mapping|dict)\[str, [^\]]*\]")
@@ -169,6 +176,7 @@ def sizes(house: House) -> dict[str, float]:
     return {
         "lines": sum(counts),
         "files": len(counts),
+        "task_material": sum(map(material, (house.root / "turngym").rglob("*.*"))),
         "files_over_500": sum(count > 500 for count in counts),
         "body_median": statistics.median(bodies),
         "body_p90": bodies[int(0.9 * len(bodies))],
@@ -176,6 +184,14 @@ def sizes(house: House) -> dict[str, float]:
         "annotated_percent": percent(annotated),
         "comments_per_1000": 1000 * sum(map(comments, house.texts.values())) / sum(counts),
     }
+
+
+def material(path: Path) -> int:
+    """Return the lines of a file of task material; 0 for any other file."""
+    is_text = path.suffix in (".py", ".sql", ".toml", ".txt", ".json")
+    if not is_text or not _MATERIAL.search(path.as_posix().rpartition("turngym/")[2]):
+        return 0
+    return len(path.read_text(encoding="utf-8").splitlines())
 
 
 def comments(text: str) -> int:
