@@ -58,10 +58,12 @@ def _alaska(page: ExpertView) -> Move:
     for field in (page.named("Depart", "textbox"), returning):
         if field is not None and not field.value:
             return click(field)
-    plus = page.named("+")
     minus = _index(page, "-")
-    if minus is not None and page.elements[minus + 1].name != str(wanted.get("Passengers", 1)):
-        return click(plus)
+    if minus is not None:
+        # On a slow machine a click may show late, and be followed by one too many.
+        missing = int(wanted.get("Passengers", 1)) - int(page.elements[minus + 1].name)
+        if missing:
+            return click(page.named("+" if missing > 0 else "-"))
     if wanted.get("Seat type") == "First":
         move = _first_class(page)
         if move is not None:
