@@ -65,6 +65,7 @@ swe)
 tasks)
   need ${EVERYTHING:?}
   sites
+  $bin/python -m turngym.environments.swe.install
   $bin/python benchmarks/soundness.py --out runs/soundness.json
   $bin/python benchmarks/soundness_shipped.py ${ARGS:-} ;;
 outside)

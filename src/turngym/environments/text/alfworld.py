@@ -29,7 +29,8 @@ from turngym.environments.text.base import EngineGame
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task, split_of
 
-_TRANSLATOR = threading.Lock()
+_ENGINE = threading.RLock()
+"""Its parsers keep what they are at in one place for the whole process."""
 """The translator keeps its options in its modules and swaps ``sys.stdout`` while it works."""
 
 _STATES = ("clean", "heat", "cool")
@@ -152,8 +153,9 @@ class Household:
         from textworld.envs.pddl.logic import PddlState
         from textworld.generator.game import EntityInfo
 
-        self._grammar, self._goal = _logic().grammar, goal
+        self._goal = goal
         with _translating():
+            self._grammar = _logic().grammar
             self._state = PddlState(library, problem, _logic())
         self._infos = {}
         for name, kind in self._state.name2type.items():
@@ -185,16 +187,17 @@ class Household:
 
     def plan(self) -> list[str]:
         """Return the planner's commands to the goal."""
-        return [str(command) for command in self._state.replan(self._infos)]
+        with _ENGINE:
+            return [str(command) for command in self._state.replan(self._infos)]
 
     def facts(self) -> list[str]:
         """Return what is true now, sorted; not what was merely looked at before."""
         return sorted(str(fact) for fact in self._state.facts if fact.name != "checked")
 
     def _look(self) -> None:
-        commands = {
-            _command(action, self._infos): action for action in self._state.all_applicable_actions()
-        }
+        with _ENGINE:
+            actions = self._state.all_applicable_actions()
+            commands = {_command(action, self._infos): action for action in actions}
         self._commands = dict(sorted(commands.items()))
 
     def _say(self, rule: str, mapping: Mapping[Any, Any]) -> str:
@@ -205,7 +208,8 @@ class Household:
             "mapping": dict(mapping),
             "entity_infos": self._infos,
         }
-        return str(self._grammar.derive(rule, context))
+        with _ENGINE:
+            return str(self._grammar.derive(rule, context))
 
 
 def _command(action: Any, infos: Mapping[str, Any]) -> str:
@@ -238,7 +242,7 @@ def _alfworld_folder() -> Path:
 def _translating() -> Iterator[None]:
     """Lend the translator a memory for the problems it has seen, and give back ``sys.argv``."""
     fast_downward = _fast_downward()
-    with _TRANSLATOR:
+    with _ENGINE:
         argv, translate = sys.argv, fast_downward.pddl2sas
         fast_downward.pddl2sas = _remembering()
         try:

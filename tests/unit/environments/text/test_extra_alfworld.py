@@ -6,10 +6,12 @@ import gc
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from turngym.environments.gym.registration import make
 from turngym.environments.text.alfworld import HouseholdEnv
 from turngym.environments.text.alfworld_problems import Problem, sample_problem
 from turngym.errors import EnvironmentFault
@@ -73,6 +75,7 @@ def test_sizes_are_as_asked() -> None:
 @needs_alfworld
 def test_transcripts_do_not_depend_on_the_hash_seed() -> None:
     code = """
+from turngym.environments.gym.registration import make
 from turngym.environments.text.alfworld import HouseholdEnv
 env = HouseholdEnv(difficulty="medium")
 for index in range(4):
@@ -190,3 +193,23 @@ def test_a_planner_that_breaks_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(EnvironmentFault, match="library is gone"):
         env.step("look")
     env.close()
+
+
+@needs_alfworld
+def test_games_in_several_threads_do_not_mix_what_the_engine_parses() -> None:
+    def play(seed: int) -> list[str]:
+        env = make("text/household-easy")
+        try:
+            _, info = env.reset(seed=seed)
+            said = []
+            for number in range(6):
+                actions = info["legal_actions"]
+                said.append(env.step(actions[(seed + number) % len(actions)]))
+                info = said[-1][-1]
+            return [str(one[0]) for one in said]
+        finally:
+            env.close()
+
+    alone = [play(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(play, range(4))) == alone
