@@ -95,6 +95,7 @@ def verdict(page: Page) -> str:
 
 
 def test_it_opens_with_the_list_and_the_first_episode(page: Page) -> None:
+    shows(page, "4")
     assert tasks(page) == [f"house/test/{i}" for i in (0, 0, 1, 1)]
     assert "4 episodes" in page.inner_text(".count")
     page.wait_for_selector(".verdict")
