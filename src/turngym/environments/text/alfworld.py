@@ -30,8 +30,8 @@ from turngym.errors import ConfigError
 from turngym.tasks.base import Task, split_of
 
 _ENGINE = threading.RLock()
-"""Its parsers keep what they are at in one place for the whole process."""
-"""The translator keeps its options in its modules and swaps ``sys.stdout`` while it works."""
+"""Its parsers keep what they are at, and its translator its options, in one place for the whole
+process; the translator also swaps ``sys.stdout`` while it works."""
 
 _STATES = ("clean", "heat", "cool")
 _free_libraries: list[Any] = []

@@ -313,6 +313,6 @@ def _first(
 ) -> tuple[Candidate, ...] | None:
     if len(ready) < groups:
         return None
-    # Whoever was chosen stands in the order of begin: a batch must not depend on who was faster.
+    # In the order in which they began: a batch does not depend on which group closed first.
     chosen = sorted(ready, key=key)[:groups]
     return tuple(sorted(chosen, key=lambda c: c.index))
