@@ -17,8 +17,8 @@ from turngym.reports.runs import FinishedRun, Protocol
 from turngym.reports.scaling import Fit, fit
 from turngym.rollouts.evaluation.statistics import (
     Estimate,
+    aligned,
     area_under_curve,
-    at,
     first_reach,
     percentiles,
     resamples,
@@ -335,15 +335,8 @@ def _gain(values: Mapping[int, float], reference: Mapping[int, float]) -> Estima
     return Estimate.of(np.array([values[seed] - reference[seed] for seed in shared]))
 
 
-def _grid(curves: Sequence[tuple[FloatArray, FloatArray]], end: float) -> FloatArray:
-    """Return every point of any curve up to ``end``, and ``end``, shape [P]."""
-    points = np.unique(np.concatenate([x for x, _ in curves]))
-    return np.append(points[points < end], end)
-
-
 def _curve(curves: Sequence[tuple[FloatArray, FloatArray]], end: float) -> Curve:
-    x_P = _grid(curves, end)
-    y_SP = np.stack([at(x_P, x, y) for x, y in curves])
+    x_P, y_SP = aligned(curves, end)
     mean_P = y_SP.mean(0)
     if len(curves) < 2:
         return Curve(x_P=x_P, mean_P=mean_P, low_P=mean_P, high_P=mean_P)
@@ -358,8 +351,7 @@ def _reach(runs: Sequence[FinishedRun], reference: Sequence[FinishedRun], budget
     In a resample both are sampled by seed, with the same seeds where they have the same seeds.
     """
     curves = [(run.episodes_P, run.success_P) for run in runs]
-    x_P = _grid(curves, budget)
-    y_SP = np.stack([at(x_P, x, y) for x, y in curves])
+    x_P, y_SP = aligned(curves, budget)
     final_S = _at_budget(reference, budget)
     level = float(final_S.mean())
     [mean] = first_reach(x_P, y_SP.mean(0)[None], np.array([level]))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from turngym.rollouts.evaluation.statistics import Estimate, at, percentiles
+from turngym.rollouts.evaluation.statistics import Estimate, aligned, percentiles
 from turngym.trainers.samples import FloatArray
 
 LEAST_POINTS = 6
@@ -61,11 +61,9 @@ def fit(curves: Sequence[tuple[FloatArray, FloatArray]], budget: float) -> Fit |
         curves: For each seed episodes, from 0, and success.
         budget: Episodes up to which they count.
     """
-    x_P = np.unique(np.concatenate([x for x, _ in curves]))
-    x_P = np.append(x_P[x_P < budget], budget)
+    x_P, y_SP = aligned(curves, budget)
     if len(curves) < 2 or len(x_P) < LEAST_POINTS or x_P[0] > 0:
         return None
-    y_SP = np.stack([at(x_P, x, y) for x, y in curves])
     rows_RS = np.random.default_rng(0).integers(len(curves), size=(_RESAMPLES, len(curves)))
     y_RP = np.concatenate([y_SP.mean(0)[None], y_SP[rows_RS].mean(1)])
     half_R, exponent_R, ceiling_R, squares_R = _fitted(x_P[1:] / budget, y_RP)

@@ -47,7 +47,8 @@ SCALING_NOTES = """\
 A sigmoid over the logarithm of episodes, fitted to the mean validation curve (ScaleRL,
 arXiv:2510.13786): *half* is where half of the way from the start to the *ceiling* is done, the
 faster the larger the *exponent*; *error* is the root of the mean squared distance. An interval may
-end at a bound of the fit: a ceiling of 100 %, half at 2 % or at ten times the budget."""
+end at a bound of the fit: a ceiling of 100 %, half at 2 % or at ten times the budget, an exponent
+of 0.3 or 8."""
 
 OVERALL_NOTES = """\
 Of held-out success after training, each run once. *Middle half* is the interquartile mean of all

@@ -279,6 +279,23 @@ def at(grid_P: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
     return np.interp(grid_P, x, y)
 
 
+def aligned(
+    curves: Sequence[tuple[FloatArray, FloatArray]], end: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return curves at every point of any of them up to ``end``, and at ``end``.
+
+    Args:
+        curves: For each seed its points, increasing, and heights.
+        end: Where curves are cut, or go on at their last height.
+
+    Returns:
+        Points [P] and heights [S, P].
+    """
+    points = np.unique(np.concatenate([x for x, _ in curves]))
+    x_P = np.append(points[points < end], end)
+    return x_P, np.stack([at(x_P, x, y) for x, y in curves])
+
+
 def area_under_curve(x_P: FloatArray, y_P: FloatArray, budget: float) -> float:
     """Return the mean height of a curve from 0 to ``budget``: its trapezoids over ``budget``.
 
