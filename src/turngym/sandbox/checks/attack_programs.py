@@ -7,8 +7,8 @@ has set up for them.
 
 from __future__ import annotations
 
-_HEAD = """
-import os, ctypes, sys
+HEAD = """
+import os, ctypes, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
 def errno_of(call, *args):
     ctypes.set_errno(0)
@@ -27,11 +27,17 @@ def in_child(act):
         except BaseException:
             os._exit(1)
     return os.waitpid(pid, 0)[1] == 0
+def until_refused(take, most):
+    taken = []
+    try:
+        while len(taken) < most: taken.append(take(len(taken)))
+    except OSError:
+        pass
+    return taken
 """
+"""What stands before each of them."""
 
-WRITE = (
-    _HEAD
-    + """
+WRITE = """
 for path in sys.argv[1:]:
     try:
         with open(path, "a") as file:
@@ -40,11 +46,8 @@ for path in sys.argv[1:]:
     except OSError:
         pass
 """
-)
 
-READ = (
-    _HEAD
-    + """
+READ = """
 for path in sys.argv[1:]:
     try:
         with open(path, "rb") as file:
@@ -53,10 +56,8 @@ for path in sys.argv[1:]:
     except OSError:
         pass
 """
-)
 
 SEARCH = """
-import os, sys
 needle = sys.argv[1].encode()
 def look(path):
     try:
@@ -78,7 +79,7 @@ for root in sys.argv[2:]:
 """
 
 CONNECT = """
-import _socket, sys
+import _socket
 port, abstract, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 for label, family, address in (
     ("loopback", _socket.AF_INET, ("127.0.0.1", port)),
@@ -111,21 +112,15 @@ for name, family, kind in (
         pass
 """
 
-SIGNAL = (
-    _HEAD
-    + """
+SIGNAL = """
 pid = int(sys.argv[1])
 try:
     os.kill(pid, 15); print("signalled", pid)
 except OSError:
     pass
 """
-)
 
-PTRACE = (
-    _HEAD
-    + """
-import time
+PTRACE = """
 pid = int(sys.argv[1])
 if libc.ptrace(16, pid, None, None) == 0:
     os.waitpid(pid, 0x40000000); libc.ptrace(17, pid, None, None); print("traced", pid)
@@ -141,11 +136,8 @@ if opens("/proc/%d/mem" % target, os.O_RDONLY): print("opened the memory of", ta
 for name in ("environ", "maps", "fd/3"):
     if opens("/proc/%d/%s" % (target, name), os.O_RDONLY): print("opened", name, "of", target)
 """
-)
 
-KERNEL = (
-    _HEAD
-    + """
+KERNEL = """
 NEWNS, NEWUSER = 0x20000, 0x10000000
 if in_child(lambda: libc.unshare(NEWUSER) == 0): print("made a user namespace")
 if in_child(lambda: libc.unshare(NEWUSER | NEWNS) == 0): print("made a mount namespace")
@@ -158,11 +150,8 @@ handle = ctypes.create_string_buffer(b"\\x80\\0\\0\\0" + bytes(200)); mount_id =
 if libc.name_to_handle_at(-100, b"/", handle, ctypes.byref(mount_id), 0) == 0:
     if libc.open_by_handle_at(os.open("/", os.O_RDONLY), handle, 0) >= 0: print("opened by handle")
 """
-)
 
-DEVICES = (
-    _HEAD
-    + """
+DEVICES = """
 for path in ("/proc/sysrq-trigger", "/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches",
              "/proc/sys/kernel/hostname", "/proc/1/oom_score_adj"):
     if opens(path, os.O_WRONLY): print("can write", path)
@@ -173,41 +162,27 @@ for folder, _, files in os.walk("/sys/fs/cgroup"):
     if "cgroup.procs" in files and opens(folder + "/cgroup.procs", os.O_WRONLY):
         print("can write", folder + "/cgroup.procs"); break
 """
-)
 
-SYSCALLS = (
-    _HEAD
-    + """
+SYSCALLS = """
 BAD = 8  # an address that is never valid: a call that gets as far as looking there is not filtered
 for call in sys.argv[1:]:
     name, number = call.split("=")
     error = errno_of(int(number), BAD, BAD, BAD, BAD, BAD)
     if error not in (1, 38): print("reached", name, "errno", error)
 """
-)
 
-FORKS = (
-    _HEAD
-    + """
-import time
-limit, children = int(sys.argv[1]), []
-try:
-    for _ in range(limit):
-        pid = os.fork()
-        if pid == 0:
-            time.sleep(30); os._exit(0)
-        children.append(pid)
-except OSError:
-    pass
+FORKS = """
+def child(_):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(30); os._exit(0)
+    return pid
+children = until_refused(child, int(sys.argv[1]))
 print(len(children))
 for pid in children: os.kill(pid, 9)
 """
-)
 
-MEMORY = (
-    _HEAD
-    + """
-import time
+MEMORY = """
 chunks, megabytes = [], int(sys.argv[1])
 try:
     for _ in range(megabytes): chunks.append(b"x" * (1 << 20))
@@ -215,11 +190,8 @@ try:
 except MemoryError:
     pass
 """
-)
 
-FILL = (
-    _HEAD
-    + """
+FILL = """
 path, most = sys.argv[1], int(sys.argv[2])
 done = 0
 try:
@@ -229,24 +201,16 @@ except OSError:
     pass
 print(done)
 """
-)
 
-INODES = (
-    _HEAD
-    + """
-folder, most, done = sys.argv[1], int(sys.argv[2]), 0
-try:
-    os.mkdir(folder)
-    for number in range(most):
-        os.close(os.open(folder + "/%d" % number, os.O_WRONLY | os.O_CREAT)); done += 1
-except OSError:
-    pass
-print(done)
+INODES = """
+folder, most = sys.argv[1], int(sys.argv[2])
+until_refused(lambda _: os.mkdir(folder), 1)
+def make(number): os.close(os.open(folder + "/%d" % number, os.O_WRONLY | os.O_CREAT))
+print(len(until_refused(make, most)))
 """
-)
 
 SOCKET_AND_DEPTH = """
-import _socket, os, sys
+import _socket
 os.chdir("t")
 _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM).bind("socket")
 os.chdir("deep")
@@ -254,26 +218,16 @@ for _ in range(int(sys.argv[1])):
     os.mkdir("d"); os.chdir("d")
 """
 
-LONG_PATHS = (
-    _HEAD
-    + """
+LONG_PATHS = """
 folder, depth, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 os.mkdir(folder); os.chdir(folder)
 for _ in range(depth):
     os.mkdir("d" * 240); os.chdir("d" * 240)
-done = 0
-try:
-    for number in range(most):
-        os.close(os.open("%d-" % number + "f" * 200, os.O_WRONLY | os.O_CREAT)); done += 1
-except OSError:
-    pass
-print(done)
+def make(number): os.close(os.open("%d-" % number + "f" * 200, os.O_WRONLY | os.O_CREAT))
+print(len(until_refused(make, most)))
 """
-)
 
-DEEP = (
-    _HEAD
-    + """
+DEEP = """
 depth, name = int(sys.argv[2]), sys.argv[3]
 os.mkdir(sys.argv[1]); os.chdir(sys.argv[1])
 for _ in range(depth):
@@ -281,11 +235,8 @@ for _ in range(depth):
 os.close(os.open("bottom", os.O_WRONLY | os.O_CREAT))
 print(os.path.exists("bottom"))
 """
-)
 
-HARM_THE_GUEST = (
-    _HEAD
-    + """
+HARM_THE_GUEST = """
 import resource
 WHO = int(sys.argv[1])
 def put(name, data):
@@ -309,17 +260,15 @@ for name, act in (
 if "user" in sys.argv[2:] and works(lambda: os.setpriority(os.PRIO_USER, 0, 19)):
     print("changed the priority of all of a user")
 """
-)
 
 FULL_PORT = """
-import _socket, os, time
+import _socket
 server = _socket.socket(); server.bind(("127.0.0.1", 0)); server.listen(0)
 os.write(1, b"%d" % server.getsockname()[1])
 time.sleep(600)
 """
 
 BE_SPARED = """
-import os, sys
 try:
     with open("/proc/self/oom_score_adj", "w") as file: file.write("0")
 except OSError:
@@ -330,9 +279,7 @@ for _ in range(5):  # so that a process that should react gets no turn
 os.execv("/usr/bin/head", ["head", "-c", sys.argv[1], "/dev/zero"])
 """
 
-CHANGE_ITSELF = (
-    _HEAD
-    + """
+CHANGE_ITSELF = """
 import resource
 own = os.getpid()
 resource.prlimit(own, resource.RLIMIT_NOFILE, (55, 55))
@@ -340,11 +287,8 @@ os.setpriority(os.PRIO_PROCESS, own, 5)
 os.sched_setaffinity(own, os.sched_getaffinity(own))
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[1], os.getpriority(os.PRIO_PROCESS, own))
 """
-)
 
-LEAVE_BEHIND = (
-    _HEAD
-    + """
+LEAVE_BEHIND = """
 kind, most, made = sys.argv[1], int(sys.argv[2]), []
 libc.shmat.restype = ctypes.c_void_p
 NEW, NOWAIT, SIZE = 0o1600, 0o4000, 1 << 20
@@ -367,11 +311,8 @@ for _ in range(most):
 print("made", len(made))
 for id in made: print(id)
 """
-)
 
-LEFT_BEHIND = (
-    _HEAD
-    + """
+LEFT_BEHIND = """
 kind, ids = sys.argv[1], sys.argv[2:]
 each, total = {"shm": 1, "msg": 1, "sem": 64}[kind], 0
 for line in open("/proc/sysvipc/" + kind).readlines()[1:]:
@@ -381,10 +322,8 @@ print(total)
 for id in map(int, ids):
     {"shm": libc.shmctl, "msg": libc.msgctl, "sem": libc.semctl}[kind](id, 0, 0)
 """
-)
 
 LINKS = """
-import os, sys
 os.chdir("w")
 while True:
     for number in range(100):
@@ -393,41 +332,29 @@ while True:
         os.unlink("l%d" % number)
 """
 
-TAKE_ALL = (
-    _HEAD
-    + """
-import _socket, fcntl, time
+TAKE_ALL = """
+import _socket, fcntl
 def rights(fds):
     sender, receiver = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_DGRAM)
     packed = b"".join(fd.to_bytes(4, "little") for fd in fds)
     sender.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])
     return sender, receiver
-def until_refused(take, most):
-    taken = []
-    try:
-        while len(taken) < most: taken.append(take())
-    except OSError:
-        pass
-    return taken
-def large_pipe():
+def large_pipe(_):
     ends = os.pipe()
     fcntl.fcntl(ends[1], 1031, 1 << 20)
     return ends
 is_hog = sys.argv[1] == "take"
-watches = until_refused(lambda: libc.inotify_init1(0) + 1 or os.close(-1), 200 if is_hog else 1)
+watches = until_refused(lambda _: libc.inotify_init1(0) + 1 or os.close(-1), 200 if is_hog else 1)
 pipes = until_refused(large_pipe, 80 if is_hog else 1)
-passed = until_refused(lambda: rights([0] * 200), 20 if is_hog else 1)
+passed = until_refused(lambda _: rights([0] * 200), 20 if is_hog else 1)
 for name, got in (("inotify", watches), ("large pipes", pipes), ("descriptors", passed)):
     if not is_hog and not got: print("nothing is left of", name)
 if is_hog:
     os.write(1, b"taken")
     time.sleep(600)
 """
-)
 
-FORGE = (
-    _HEAD
-    + """
+FORGE = """
 lie = b"ended 0 0 1\\n"
 frame = b"\\0\\0\\0\\x0c" + b"\\0\\0\\0\\x01" + b"1" + b"\\0\\0\\0\\x02ok"
 for fd in range(3, 256):
@@ -447,12 +374,8 @@ sys.stdout.write("\\0\\0\\0\\x0cended 0 0 1\\n")
 sys.stdout.flush()
 os._exit(7)
 """
-)
 
-ORPHANS = (
-    _HEAD
-    + """
-import time
+ORPHANS = """
 def orphan():
     try:
         pid = os.fork()
@@ -476,17 +399,13 @@ for _ in range(int(sys.argv[1])):
 while zombies() and time.monotonic() < deadline: time.sleep(0.01)
 for pid in zombies(): print("zombie", pid)
 """
-)
 
-GAIN = (
-    _HEAD
-    + """
+GAIN = """
 if "NoNewPrivs:\\t1" not in open("/proc/self/status").read(): print("new privileges are possible")
 """
-)
 
 OUTLIVE = """
-import os, _signal, time
+import _signal
 _signal.signal(15, _signal.SIG_IGN)
 for _ in range(10):
     if os.fork() == 0:

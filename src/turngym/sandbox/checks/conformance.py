@@ -11,25 +11,22 @@ from pathlib import Path
 
 from turngym.check_report import NotRun
 from turngym.errors import SandboxClosed, SandboxDied, SandboxFileError, SandboxRefused
-from turngym.sandbox.base import ReadOnlyMount
+from turngym.sandbox.base import ReadOnlyMount, Sandbox
 from turngym.sandbox.checks.context import CheckContext, output, raises, said, want
 from turngym.sandbox.processes import Process
 
 
-async def a_program_runs_with_its_arguments_and_no_shell(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_program_runs_with_its_arguments_and_no_shell(sandbox: Sandbox) -> None:
     result = await sandbox.exec(["printf", "%s|", "a b", "$HOME", "*"], timeout_s=30)
     want(result.stdout == b"a b|$HOME|*|" and result.ok, said(result))
 
 
-async def a_string_runs_in_bash(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_string_runs_in_bash(sandbox: Sandbox) -> None:
     text = await output(sandbox, "x=(1 2 3); echo ${#x[@]} | tr 3 4")
     want(text == "4", text)
 
 
-async def exit_code_signal_and_both_streams_are_distinct(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def exit_code_signal_and_both_streams_are_distinct(sandbox: Sandbox) -> None:
     result = await sandbox.exec("echo out; echo err >&2; exit 7", timeout_s=30)
     want((result.exit_code, result.signal) == (7, None), said(result))
     want((result.stdout, result.stderr) == (b"out\n", b"err\n"), said(result))
@@ -37,10 +34,7 @@ async def exit_code_signal_and_both_streams_are_distinct(context: CheckContext) 
     want((result.exit_code, result.signal) == (None, signal.SIGSEGV), said(result))
 
 
-async def a_missing_program_is_127_and_one_that_cannot_be_executed_126(
-    context: CheckContext,
-) -> None:
-    sandbox = await context.start()
+async def a_missing_program_is_127_and_one_that_cannot_be_executed_126(sandbox: Sandbox) -> None:
     result = await sandbox.exec(["no-such-program"], timeout_s=30)
     want(result.exit_code == 127 and b"No such file" in result.stderr, said(result))
     await sandbox.write_file("plain", b"text")
@@ -70,8 +64,7 @@ async def nothing_of_the_hosts_environment_is_inherited(context: CheckContext) -
     want("TURNGYM_SECRET" not in text, text)
 
 
-async def large_input_and_a_script_longer_than_an_argument_arrive(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def large_input_and_a_script_longer_than_an_argument_arrive(sandbox: Sandbox) -> None:
     data = os.urandom(3 << 20)
     result = await sandbox.exec(["wc", "-c"], timeout_s=60, stdin=data)
     want(result.stdout.strip() == b"%d" % len(data), said(result))
@@ -86,14 +79,12 @@ async def large_input_and_a_script_longer_than_an_argument_arrive(context: Check
     await raises(ValueError, sandbox.exec([], timeout_s=30), "an empty command")
 
 
-async def output_that_is_no_text_comes_as_it_is(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def output_that_is_no_text_comes_as_it_is(sandbox: Sandbox) -> None:
     result = await sandbox.exec(r"printf '\377\000\376'; printf '\200' >&2", timeout_s=30)
     want((result.stdout, result.stderr) == (b"\xff\0\xfe", b"\x80"), said(result))
 
 
-async def long_output_keeps_its_ends_and_its_true_length(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def long_output_keeps_its_ends_and_its_true_length(sandbox: Sandbox) -> None:
     result = await sandbox.exec("seq 1 100000; seq 1 10 >&2", timeout_s=60, max_output=1000)
     want(result.truncated and len(result.stdout) == 1000, f"{len(result.stdout)} bytes kept")
     want(result.stdout_total == 588895, f"total {result.stdout_total}")
@@ -101,16 +92,14 @@ async def long_output_keeps_its_ends_and_its_true_length(context: CheckContext) 
     want(result.stderr_total == len(result.stderr) == 21, said(result))
 
 
-async def a_time_out_keeps_the_output_and_leaves_the_sandbox_usable(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_time_out_keeps_the_output_and_leaves_the_sandbox_usable(sandbox: Sandbox) -> None:
     result = await sandbox.exec("echo before; sleep 100; echo after", timeout_s=1)
     want(result.timed_out and result.stdout == b"before\n", said(result))
     want(await output(sandbox, "echo next") == "next", "the sandbox cannot be used")
     want((await sandbox.stats()).processes == 0, "processes are left")
 
 
-async def silence_can_be_limited_apart_from_time(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def silence_can_be_limited_apart_from_time(sandbox: Sandbox) -> None:
     result = await sandbox.exec("echo a; sleep 100", timeout_s=60, idle_timeout_s=0.5)
     want(result.idle_timed_out and not result.timed_out and result.stdout == b"a\n", said(result))
     script = "for i in 1 2 3 4; do echo $i; sleep 0.2; done"
@@ -118,15 +107,13 @@ async def silence_can_be_limited_apart_from_time(context: CheckContext) -> None:
     want(result.ok and not result.idle_timed_out, said(result))
 
 
-async def what_a_command_leaves_running_ends_with_it(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def what_a_command_leaves_running_ends_with_it(sandbox: Sandbox) -> None:
     result = await sandbox.exec("sleep 100 & setsid sleep 100 & echo ok", timeout_s=30)
     want(result.ok and result.killed_leftovers == 2, f"{said(result)}, {result.killed_leftovers}")
     want((await sandbox.stats()).processes == 0, "processes are left")
 
 
-async def background_processes_stay_when_asked(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def background_processes_stay_when_asked(sandbox: Sandbox) -> None:
     script = "(for i in $(seq 1 500); do echo $i > n; sleep 0.02; done) & echo started"
     result = await sandbox.exec(script, timeout_s=30, keep_background=True)
     want(result.stdout == b"started\n" and result.killed_leftovers == 0, said(result))
@@ -137,8 +124,7 @@ async def background_processes_stay_when_asked(context: CheckContext) -> None:
     await output(sandbox, script)
 
 
-async def cancelling_a_command_ends_it(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def cancelling_a_command_ends_it(sandbox: Sandbox) -> None:
     task = asyncio.ensure_future(sandbox.exec("sleep 100", timeout_s=60))
     while (await sandbox.stats()).processes == 0:
         await asyncio.sleep(0.01)
@@ -149,14 +135,12 @@ async def cancelling_a_command_ends_it(context: CheckContext) -> None:
     want(await output(sandbox, "echo next") == "next", "the sandbox cannot be used")
 
 
-async def commands_can_run_at_the_same_time(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def commands_can_run_at_the_same_time(sandbox: Sandbox) -> None:
     commands = [output(sandbox, f"sleep 0.2; echo {n}") for n in range(8)]
     want(await asyncio.gather(*commands) == [str(n) for n in range(8)], "answers were mixed up")
 
 
-async def a_process_can_be_talked_to(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_process_can_be_talked_to(sandbox: Sandbox) -> None:
     async with await sandbox.spawn(
         "while read line; do echo got $line; done; echo end >&2"
     ) as process:
@@ -170,8 +154,7 @@ async def a_process_can_be_talked_to(context: CheckContext) -> None:
         want(end.exit_code == 0, f"{end}")
 
 
-async def a_process_can_be_signalled_and_killed(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_process_can_be_signalled_and_killed(sandbox: Sandbox) -> None:
     process = await sandbox.spawn("trap 'echo caught' USR1; echo up; while :; do sleep 0.05; done")
     want(await process.read() == b"up\n", "it did not start")
     await process.signal(signal.SIGUSR1)
@@ -184,8 +167,7 @@ async def a_process_can_be_signalled_and_killed(context: CheckContext) -> None:
     await raises(SandboxFileError, sandbox.spawn(["no-such-program"]), "spawn of a missing program")
 
 
-async def a_slow_reader_holds_a_process_up_and_loses_nothing(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_slow_reader_holds_a_process_up_and_loses_nothing(sandbox: Sandbox) -> None:
     process = await sandbox.spawn(["seq", "1", "300000"])
     data = b""
     while part := await process.read():
@@ -195,8 +177,7 @@ async def a_slow_reader_holds_a_process_up_and_loses_nothing(context: CheckConte
     await process.close()
 
 
-async def a_terminal_is_one(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_terminal_is_one(sandbox: Sandbox) -> None:
     pty = await sandbox.open_pty(["bash", "--norc", "-c", "tty; stty size; read x; stty size"],
                                  rows=30, cols=90)  # fmt: skip
     text = b""
@@ -210,8 +191,8 @@ async def a_terminal_is_one(context: CheckContext) -> None:
     await pty.close()
 
 
-async def a_session_keeps_directory_variables_and_functions(context: CheckContext) -> None:
-    session = (await context.start()).session()
+async def a_session_keeps_directory_variables_and_functions(sandbox: Sandbox) -> None:
+    session = sandbox.session()
     await session.run(
         "mkdir d; cd d; a='1 2'; export B=\"it's\"; f() { echo f$a; }; l=(x y)", timeout_s=30
     )
@@ -224,8 +205,8 @@ async def a_session_keeps_directory_variables_and_functions(context: CheckContex
     want(result.stdout == b"1 2gone\n", said(result))
 
 
-async def no_input_gets_a_session_out_of_step(context: CheckContext) -> None:
-    session = (await context.start()).session()
+async def no_input_gets_a_session_out_of_step(sandbox: Sandbox) -> None:
+    session = sandbox.session()
     await session.run("x=kept", timeout_s=30)
     awkward = [
         "cat", "read y", "echo 'open", 'echo "open', "exec true", "exit 3", "set -e; false",
@@ -245,8 +226,7 @@ async def no_input_gets_a_session_out_of_step(context: CheckContext) -> None:
         want(result.stdout == b"kept\n", f"after {script!r}: {said(result)}")
 
 
-async def a_server_in_the_sandbox_can_be_reached(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_server_in_the_sandbox_can_be_reached(sandbox: Sandbox) -> None:
     if (await sandbox.exec(["python3", "-c", "pass"], timeout_s=60)).exit_code != 0:
         raise NotRun("the image has no python3 to serve with")
     script = (
@@ -264,8 +244,7 @@ async def a_server_in_the_sandbox_can_be_reached(context: CheckContext) -> None:
     await raises(ValueError, sandbox.dial(0), "port 0")
 
 
-async def a_paused_sandbox_stands_still(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_paused_sandbox_stands_still(sandbox: Sandbox) -> None:
     process = await sandbox.spawn("while read x; do echo $x; done")
     await process.write(b"1\n")
     want(await process.read() == b"1\n", "no answer before the pause")
@@ -284,8 +263,7 @@ async def _exchange(process: Process, data: bytes) -> bytes:
     return await process.read()
 
 
-async def stats_count_what_runs_and_what_was_written(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def stats_count_what_runs_and_what_was_written(sandbox: Sandbox) -> None:
     process = await sandbox.spawn("sleep 100 & sleep 100 & echo up; wait")
     await process.read()
     await sandbox.write_file("data", bytes(3 << 20))
@@ -295,8 +273,7 @@ async def stats_count_what_runs_and_what_was_written(context: CheckContext) -> N
     await process.close()
 
 
-async def a_closed_sandbox_says_so(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_closed_sandbox_says_so(sandbox: Sandbox) -> None:
     running = asyncio.ensure_future(sandbox.exec("sleep 100", timeout_s=60))
     await asyncio.sleep(0.05)
     await asyncio.gather(sandbox.close(), sandbox.close())
@@ -315,9 +292,9 @@ async def a_lifetime_is_kept(context: CheckContext) -> None:
     want("1 s" in str(error), str(error))
 
 
-async def isolation_and_limits_are_what_the_back_end_claims(context: CheckContext) -> None:
-    sandbox = await context.start()
-    want(sandbox.isolation == context.capabilities.isolation, f"isolation {sandbox.isolation}")
+async def isolation_and_limits_are_what_the_back_end_claims(
+    context: CheckContext, sandbox: Sandbox
+) -> None:
     claimed = dict(context.capabilities.limits)
     want(dict(sandbox.enforced) == claimed, f"{dict(sandbox.enforced)}, claimed {claimed}")
     if any(how != "exact" for how in claimed.values()):

@@ -21,6 +21,7 @@ from typing import Any
 from turngym.check_report import Broken
 from turngym.sandbox.backends.runtime import MOUNT, command, runtime_folder
 from turngym.sandbox.base import Backend, Capabilities, Limits, Sandbox, SandboxSpec
+from turngym.sandbox.checks.attack_programs import HEAD
 from turngym.sandbox.processes import ExecResult
 
 CHECK_TIMEOUT_S = 120.0
@@ -54,9 +55,14 @@ class CheckContext:
         return SandboxSpec(limits=Limits(**{**small, **limits}))
 
     async def start(self, spec: SandboxSpec | None = None) -> Sandbox:
-        """Start a sandbox that is closed after the check."""
+        """Start a sandbox that is closed after the check.
+
+        Raises:
+            Broken: It does not isolate as the back end says.
+        """
         sandbox = await self.backend.start(spec or self.spec())
         self._open.append(sandbox)
+        want(sandbox.isolation == self.capabilities.isolation, f"isolation {sandbox.isolation}")
         return sandbox
 
     async def fork(self, sandbox: Sandbox, n: int = 1) -> list[Sandbox]:
@@ -77,7 +83,11 @@ class CheckContext:
         """
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
-                await check(self)
+                wanted = inspect.signature(check).parameters
+                given: dict[str, Any] = {"context": self}  # by name
+                if "sandbox" in wanted:
+                    given["sandbox"] = await self.start()
+                await check(**{name: given[name] for name in wanted})
         except TimeoutError:
             raise Broken(f"not done within {CHECK_TIMEOUT_S:g} s") from None
         finally:
@@ -133,8 +143,11 @@ def smaller(spec: SandboxSpec, **limits: Any) -> SandboxSpec:  # fields of Limit
     return replace(spec, limits=replace(spec.limits, **limits))
 
 
-Check = Callable[[CheckContext], Awaitable[None]]
-"""One promise; raises `Broken` or `NotRun`. Its name says what is promised."""
+Check = Callable[..., Awaitable[None]]
+"""One promise; raises `Broken` or `NotRun`. Its name says what is promised.
+
+Its parameters are ``context``, the `CheckContext`, and ``sandbox``, a small one that was started.
+"""
 
 
 def checks_of(*modules: ModuleType) -> list[Check]:
@@ -199,16 +212,21 @@ def targets() -> Iterator[Targets]:
 
 
 def program(sandbox: Sandbox, code: str, *arguments: object) -> list[str]:
-    """Return the command that runs ``code`` with the guest's own interpreter."""
-    mount = MOUNT if sandbox.isolation != "none" else str(runtime_folder())
+    """Return the command that runs ``code``, after `HEAD`, with the guest's own interpreter."""
+    mount = MOUNT if isolates(sandbox) else str(runtime_folder())
     *python, _ = command("", mount)
-    return [*python, code, *map(str, arguments)]
+    return [*python, HEAD + code, *map(str, arguments)]
 
 
-def judge(context: CheckContext, through: Iterable[str], *, control: bool = True) -> None:
+def isolates(sandbox: Sandbox) -> bool:
+    """Return True unless its back end says that it isolates nothing."""
+    return sandbox.isolation != "none"
+
+
+def judge(sandbox: Sandbox, through: Iterable[str], *, control: bool = True) -> None:
     """Raise `Broken` when an attack gets through, or a ``control`` did not without isolation."""
     found = [line for line in through if line]
-    if context.is_isolating:
+    if isolates(sandbox):
         want(not found, f"got through: {'; '.join(found)[:500]}")
     elif control:
         want(bool(found), "the attack does not bite: it got nothing where nothing holds it")

@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from turngym.errors import SandboxFileError, SandboxFileTooLarge
-from turngym.sandbox.base import Change
+from turngym.sandbox.base import Change, Sandbox
 from turngym.sandbox.checks.context import CheckContext, output, raises, want
 
 
-async def files_of_any_name_and_content_come_back(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def files_of_any_name_and_content_come_back(sandbox: Sandbox) -> None:
     data = bytes(range(256)) * 40_000
     for name in ("a", "x/y/z", "sp ace\nline", os.fsdecode(b"not-\xff-utf8"), "-rf"):
         await sandbox.write_file(name, data, mode=0o755)
@@ -24,8 +23,7 @@ async def files_of_any_name_and_content_come_back(context: CheckContext) -> None
     want(await output(sandbox, "stat -c %a a") == "644", "the mode is not as given")
 
 
-async def what_is_no_regular_file_is_refused_at_once(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def what_is_no_regular_file_is_refused_at_once(sandbox: Sandbox) -> None:
     await output(
         sandbox, "mkfifo fifo; mkdir dir; ln -s loop loop; truncate -s 1T huge; ln -s /dev/zero z"
     )
@@ -38,8 +36,7 @@ async def what_is_no_regular_file_is_refused_at_once(context: CheckContext) -> N
     await raises(ValueError, sandbox.write_file("a\0b", b""), "a path with a NUL")
 
 
-async def a_folder_goes_in_and_comes_out_the_same(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_folder_goes_in_and_comes_out_the_same(sandbox: Sandbox) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         source = Path(temporary, "in")
         (source / "sub" / "empty").mkdir(parents=True)
@@ -132,8 +129,9 @@ async def a_parent_goes_on_after_its_forks_are_gone(context: CheckContext) -> No
     want(await output(parent, "ls | wc -l") == "3", "files were lost with the forks")
 
 
-async def a_snapshot_never_changes_and_says_what_is_in_it(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_snapshot_never_changes_and_says_what_is_in_it(
+    context: CheckContext, sandbox: Sandbox
+) -> None:
     await sandbox.write_file("a", b"1")
     first = await sandbox.snapshot()
     await sandbox.write_file("a", b"2")
@@ -148,8 +146,9 @@ async def a_snapshot_never_changes_and_says_what_is_in_it(context: CheckContext)
         await context.backend.drop(layer)
 
 
-async def background_processes_live_through_a_snapshot(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def background_processes_live_through_a_snapshot(
+    context: CheckContext, sandbox: Sandbox
+) -> None:
     process = await sandbox.spawn("echo up > file; while read x; do echo $x; done")
     while "file" not in await output(sandbox, "ls"):
         await asyncio.sleep(0.01)
@@ -161,8 +160,9 @@ async def background_processes_live_through_a_snapshot(context: CheckContext) ->
     await process.close()
 
 
-async def nothing_is_lost_by_snapshots_beside_commands(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def nothing_is_lost_by_snapshots_beside_commands(
+    context: CheckContext, sandbox: Sandbox
+) -> None:
     wanted = "".join(f"{turn}\n" for turn in range(12))
 
     async def write() -> None:
@@ -180,8 +180,7 @@ async def nothing_is_lost_by_snapshots_beside_commands(context: CheckContext) ->
     want(await output(sandbox, "stat -c %s large") == str(9 << 20), "a file is not whole")
 
 
-async def a_paused_sandbox_can_be_kept(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_paused_sandbox_can_be_kept(context: CheckContext, sandbox: Sandbox) -> None:
     await sandbox.write_file("a", b"1")
     await sandbox.pause()
     layer = await sandbox.snapshot()

@@ -25,6 +25,7 @@ from turngym.sandbox.checks import attack_programs as programs
 from turngym.sandbox.checks.context import (
     CheckContext,
     attack,
+    isolates,
     judge,
     output,
     program,
@@ -34,15 +35,14 @@ from turngym.sandbox.checks.context import (
 )
 
 
-async def nothing_of_the_host_can_be_written(context: CheckContext) -> None:
+async def nothing_of_the_host_can_be_written(sandbox: Sandbox) -> None:
     with targets() as target:
         name = f"{target.secret}.txt"
         places = [target.folder]
-        if context.is_isolating:
+        if isolates(sandbox):
             places += [
                 Path(place) for place in ("/etc", "/usr", "/home", "/root", "/var", "/proc", "/sys")
             ]
-        sandbox = await context.start()
         paths = [place / name for place in places] + [target.file]
         through = await attack(sandbox, programs.WRITE, *paths)
         for place in places:
@@ -50,25 +50,24 @@ async def nothing_of_the_host_can_be_written(context: CheckContext) -> None:
                 through.append(f"{place} of the host was written")
                 (place / name).unlink()
         want(
-            not context.is_isolating or target.file.read_text() == target.secret,
+            not isolates(sandbox) or target.file.read_text() == target.secret,
             "the canary changed",
         )
-        judge(context, through)
+        judge(sandbox, through)
 
 
-async def nothing_secret_of_the_host_can_be_read(context: CheckContext) -> None:
+async def nothing_secret_of_the_host_can_be_read(sandbox: Sandbox) -> None:
     with targets() as target:
-        sandbox = await context.start()
         paths = [target.file, "/etc/shadow", "/root/.bashrc", "/root/.profile"]
-        judge(context, await attack(sandbox, programs.READ, *paths))
+        judge(sandbox, await attack(sandbox, programs.READ, *paths))
 
 
-async def the_kernels_command_line_is_covered(context: CheckContext) -> None:
-    through = await attack(await context.start(), programs.READ, "/proc/cmdline")
+async def the_kernels_command_line_is_covered(context: CheckContext, sandbox: Sandbox) -> None:
+    through = await attack(sandbox, programs.READ, "/proc/cmdline")
     if "command line" in context.capabilities.gaps:
         want(bool(through), "it is covered, so the back end should not declare this gap")
     else:
-        judge(context, through)
+        judge(sandbox, through)
 
 
 async def a_sandbox_does_not_see_another(context: CheckContext) -> None:
@@ -81,59 +80,54 @@ async def a_sandbox_does_not_see_another(context: CheckContext) -> None:
         through = await attack(second, programs.SEARCH, target.secret, *roots)
         await first.exec(["rm", "-f", "/tmp/turngym-secret"], timeout_s=30)
         await process.close()
-        judge(context, through)
+        judge(second, through)
 
 
 async def memory_that_another_sandbox_shares_is_not_reached(context: CheckContext) -> None:
     key = random.randrange(1 << 20, 1 << 30)
     first, second = await context.start(), await context.start()
-    code = f"import ctypes, os, time; libc = ctypes.CDLL(None); id = libc.shmget({key}, 4096, %s)\n"
+    code = f"id = libc.shmget({key}, 4096, %s)\n"
     share = code % "0o1666" + "os.write(1, b'made' if id >= 0 else b'none'); time.sleep(600)"
     reach = code % "0" + "print('reached' * (id >= 0)); libc.shmctl(id, 0, 0)"
     process = await first.spawn(program(first, share))
     want(await process.read() in (b"made", b"none"), "it did not start")
     through = await attack(second, reach)
     await process.close()
-    judge(context, through)
+    judge(second, through)
 
 
-async def no_process_shows_the_hosts_variables_or_paths(context: CheckContext) -> None:
+async def no_process_shows_the_hosts_variables_or_paths(sandbox: Sandbox) -> None:
     with targets() as target:
-        sandbox = await context.start()
         through = await attack(sandbox, programs.SEARCH, target.secret)
         through += await attack(sandbox, programs.SEARCH, str(cache_folder()))
-        judge(context, through)
+        judge(sandbox, through)
 
 
-async def no_socket_of_the_host_can_be_reached(context: CheckContext) -> None:
+async def no_socket_of_the_host_can_be_reached(context: CheckContext, sandbox: Sandbox) -> None:
     with targets() as target:
-        sandbox = await context.start()
         judge(
-            context,
+            sandbox,
             await attack(
                 sandbox, programs.CONNECT, target.port, target.abstract, target.socket_path
             ),
         )
 
 
-async def there_is_no_network(context: CheckContext) -> None:
+async def there_is_no_network(sandbox: Sandbox) -> None:
     interfaces = Path("/proc/net/dev").read_text().splitlines()[2:]
-    found = await attack(await context.start(), programs.NETWORK)
-    judge(context, found, control=any(not line.strip().startswith("lo:") for line in interfaces))
+    found = await attack(sandbox, programs.NETWORK)
+    judge(sandbox, found, control=any(not line.strip().startswith("lo:") for line in interfaces))
 
 
-async def only_sockets_that_know_namespaces_can_be_made(context: CheckContext) -> None:
-    judge(
-        context, await attack(await context.start(), programs.FAMILIES), control=os.geteuid() == 0
-    )
+async def only_sockets_that_know_namespaces_can_be_made(sandbox: Sandbox) -> None:
+    judge(sandbox, await attack(sandbox, programs.FAMILIES), control=os.geteuid() == 0)
 
 
-async def no_process_of_the_host_can_be_signalled(context: CheckContext) -> None:
+async def no_process_of_the_host_can_be_signalled(sandbox: Sandbox) -> None:
     with targets() as target:
-        sandbox = await context.start()
         through = await attack(sandbox, programs.SIGNAL, target.process.pid)
-        if not context.is_isolating:
-            judge(context, through)
+        if not isolates(sandbox):
+            judge(sandbox, through)
             return
         want(target.process.poll() is None, "a process of the host was killed")
         # Only where an own process 1 is certain: everything the sandbox can see, and process 1.
@@ -142,28 +136,26 @@ async def no_process_of_the_host_can_be_signalled(context: CheckContext) -> None
         want(target.process.poll() is None, "a process of the host was killed")
 
 
-async def no_process_outside_and_not_the_guest_can_be_traced(context: CheckContext) -> None:
+async def no_process_outside_and_not_the_guest_can_be_traced(sandbox: Sandbox) -> None:
     with targets() as target:
-        sandbox = await context.start()
-        victim = 1 if context.is_isolating else target.process.pid
-        judge(context, await attack(sandbox, programs.PTRACE, target.process.pid, victim))
+        victim = 1 if isolates(sandbox) else target.process.pid
+        judge(sandbox, await attack(sandbox, programs.PTRACE, target.process.pid, victim))
 
 
-async def the_kernel_grants_no_namespace_mount_or_handle(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def the_kernel_grants_no_namespace_mount_or_handle(sandbox: Sandbox) -> None:
     code = programs.KERNEL
-    if not context.is_isolating:  # only what leaves no trace outside its child
+    if not isolates(sandbox):  # only what leaves no trace outside its child
         code = "\n".join(
             line for line in code.splitlines() if "mounted" not in line and "/tmp" not in line
         )
-    judge(context, await attack(sandbox, code))
+    judge(sandbox, await attack(sandbox, code))
 
 
-async def no_device_or_switch_of_the_kernel_can_be_opened(context: CheckContext) -> None:
-    judge(context, await attack(await context.start(), programs.DEVICES))
+async def no_device_or_switch_of_the_kernel_can_be_opened(sandbox: Sandbox) -> None:
+    judge(sandbox, await attack(sandbox, programs.DEVICES))
 
 
-async def dangerous_system_calls_are_not_reached(context: CheckContext) -> None:
+async def dangerous_system_calls_are_not_reached(sandbox: Sandbox) -> None:
     at = seccomp.machine()
     tables = seccomp.DENIED | seccomp.ABSENT | seccomp.DEBUGGING
     # Not tried where they could work: they would change the machine.
@@ -174,14 +166,13 @@ async def dangerous_system_calls_are_not_reached(context: CheckContext) -> None:
     calls = [
         f"{name}={numbers[at]}"
         for name, numbers in tables.items()
-        if numbers[at] is not None and (context.is_isolating or name not in harmful)
+        if numbers[at] is not None and (isolates(sandbox) or name not in harmful)
     ]
-    judge(context, await attack(await context.start(), programs.SYSCALLS, *calls))
+    judge(sandbox, await attack(sandbox, programs.SYSCALLS, *calls))
 
 
-async def what_is_left_in_the_workspace_cannot_hurt_the_host(context: CheckContext) -> None:
+async def what_is_left_in_the_workspace_cannot_hurt_the_host(sandbox: Sandbox) -> None:
     with targets() as target, tempfile.TemporaryDirectory() as temporary:
-        sandbox = await context.start()
         script = f"""
             mkdir -p t/deep; cd t; echo fine > ok
             ln -s {target.file} absolute; ln -s ../../../../../../..{target.file} up
@@ -190,7 +181,7 @@ async def what_is_left_in_the_workspace_cannot_hurt_the_host(context: CheckConte
             printf x > $'\\377\\376'; truncate -s 1T /tmp/huge
         """
         await output(sandbox, script)
-        await attack(sandbox, programs.SOCKET_AND_DEPTH, 3000 if context.is_isolating else 300)
+        await attack(sandbox, programs.SOCKET_AND_DEPTH, 3000 if isolates(sandbox) else 300)
         out = Path(temporary, "out")
         report = await sandbox.get_tree("t", out, max_bytes=1 << 20, max_files=2000)
         want((out / "ok").read_text() == "fine\n" and report.files == 4, f"{report}")
@@ -205,7 +196,7 @@ async def what_is_left_in_the_workspace_cannot_hurt_the_host(context: CheckConte
             raise Broken("a file of 1 TB was copied")
         except SandboxFileTooLarge:
             pass
-        if context.is_isolating:
+        if isolates(sandbox):
             for name in ("t/absolute", "t/up"):
                 await _refused(sandbox.read_file(name, max_bytes=100))
                 await _refused(sandbox.write_file(name, b"x"))
@@ -223,9 +214,8 @@ async def _refused(action: object) -> None:
     raise Broken("a link to a file of the host was followed")
 
 
-async def swapping_folders_for_links_during_a_copy_gains_nothing(context: CheckContext) -> None:
+async def swapping_folders_for_links_during_a_copy_gains_nothing(sandbox: Sandbox) -> None:
     with targets() as target, tempfile.TemporaryDirectory() as temporary:
-        sandbox = await context.start()
         await output(
             sandbox, "mkdir -p w/a real; for i in $(seq 1 200); do echo fine > w/a/$i; done"
         )
@@ -238,7 +228,7 @@ async def swapping_folders_for_links_during_a_copy_gains_nothing(context: CheckC
             except SandboxFileError:
                 continue
             leaked = [p for p in out.rglob("*") if p.is_file() and target.secret in p.read_text()]
-            judge(context, map(str, leaked), control=False)
+            judge(sandbox, map(str, leaked), control=False)
         await process.close()
         await output(sandbox, "rm -rf w")
 
@@ -343,20 +333,18 @@ async def a_sandbox_outlives_the_thread_that_started_it(context: CheckContext) -
     want(alive, "it died with the thread that started it")
 
 
-async def a_command_cannot_forge_its_result(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_command_cannot_forge_its_result(sandbox: Sandbox) -> None:
     result = await sandbox.exec(program(sandbox, programs.FORGE), timeout_s=30)
     want(result.exit_code == 7, f"forged: {said(result)}")
     judge(
-        context,
+        sandbox,
         [line for line in result.stdout.decode().splitlines() if "can see" in line],
         control=False,
     )
     want(await output(sandbox, "echo alive") == "alive", "the sandbox cannot be used")
 
 
-async def a_command_that_kills_or_stops_its_parent_only_harms_itself(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_command_that_kills_or_stops_its_parent_only_harms_itself(sandbox: Sandbox) -> None:
     try:
         result = await sandbox.exec("sleep 600 & kill -9 $PPID; sleep 600", timeout_s=30)
         want(result.signal == 9 and not result.timed_out, said(result))
@@ -399,45 +387,43 @@ async def a_grade_is_not_changed_by_what_was_planted(context: CheckContext) -> N
         await context.backend.drop(layer)
 
 
-async def a_set_uid_program_gains_nothing(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_set_uid_program_gains_nothing(sandbox: Sandbox) -> None:
     await output(sandbox, "cp /bin/bash own; chmod 6755 own")
-    judge(context, await attack(sandbox, programs.GAIN), control=False)
+    judge(sandbox, await attack(sandbox, programs.GAIN), control=False)
     want(
         await output(sandbox, "./own -p -c 'id -u'") == await output(sandbox, "id -u"),
         "a user was gained",
     )
 
 
-async def many_sandboxes_at_once_do_not_mix(context: CheckContext) -> None:
+async def many_sandboxes_at_once_do_not_mix(context: CheckContext, sandbox: Sandbox) -> None:
     lottery = random.Random(11)
     mixed: list[str] = []
 
     async def one(number: int) -> None:
-        sandbox = await context.start()
-        await sandbox.write_file("id", b"%d" % number)
+        own = await context.start()
+        await own.write_file("id", b"%d" % number)
         for turn in range(4):
             text = await output(
-                sandbox, f"cat id; echo -{turn}; echo {number} >> /tmp/log; sort -u /tmp/log"
+                own, f"cat id; echo -{turn}; echo {number} >> /tmp/log; sort -u /tmp/log"
             )
             mixed.extend([] if text == f"{number}-{turn}\n{number}" else [f"{number}: {text!r}"])
             if lottery.random() < 0.1:
-                await sandbox.close()
+                await own.close()
                 return
 
     await asyncio.gather(*(one(number) for number in range(12)))
-    if not context.is_isolating:
+    if not isolates(sandbox):
         Path("/tmp/log").unlink(missing_ok=True)
-    judge(context, mixed)
+    judge(sandbox, mixed)
 
 
-async def a_debugger_works_only_when_allowed(context: CheckContext) -> None:
-    code = programs._HEAD + "print(libc.ptrace(0, 0, None, None))"
-    sandbox = await context.start()
+async def a_debugger_works_only_when_allowed(context: CheckContext, sandbox: Sandbox) -> None:
+    code = "print(libc.ptrace(0, 0, None, None))"
     [denied] = await attack(sandbox, code)
     allowing = await context.start(replace(context.spec(), allow_ptrace=True))
     [allowed] = await attack(allowing, code)
     want(
-        (denied == "-1" or not context.is_isolating) and allowed == "0",
+        (denied == "-1" or not isolates(sandbox)) and allowed == "0",
         f"{denied}, allowed {allowed}",
     )

@@ -21,6 +21,7 @@ from turngym.sandbox.checks import attack_programs as programs
 from turngym.sandbox.checks.context import (
     CheckContext,
     attack,
+    isolates,
     judge,
     output,
     program,
@@ -32,19 +33,21 @@ from turngym.sandbox.checks.context import (
 from turngym.sandbox.processes import ExecResult
 
 
-async def a_fork_bomb_stops_at_the_limit_and_harms_no_sibling(context: CheckContext) -> None:
+async def a_fork_bomb_stops_at_the_limit_and_harms_no_sibling(
+    context: CheckContext, sandbox: Sandbox
+) -> None:
     # Where only a watch bounds memory it shall not be what stops the bomb.
-    spec = context.spec() if context.is_isolating else context.spec(memory_bytes=8 << 30)
-    bomb, sibling = await context.start(spec), await context.start()
+    spec = context.spec() if isolates(sandbox) else context.spec(memory_bytes=8 << 30)
+    bomb, sibling = await context.start(spec), sandbox
     pids = spec.limits.pids
     running = asyncio.ensure_future(attack(bomb, programs.FORKS, 400))
     for _ in range(5):
         await output(sibling, "for i in 1 2 3 4 5; do sleep 0.01 & done; wait")
     [count] = await running
-    judge(context, [f"{count} processes, limit {pids}"] if int(count) > pids else [])
+    judge(sandbox, [f"{count} processes, limit {pids}"] if int(count) > pids else [])
     want(await output(bomb, "echo alive") == "alive", "the sandbox cannot be used")
     shell = "f() { f | f & }; f; sleep 600"
-    if context.is_isolating:
+    if isolates(sandbox):
         result = await bomb.exec(shell, timeout_s=2.0)
         want((await bomb.stats()).processes == 0, f"the bomb lives on: {said(result)}")
         want(await output(bomb, "echo alive") == "alive", "the sandbox cannot be used")
@@ -55,7 +58,7 @@ async def a_memory_bomb_is_stopped(context: CheckContext) -> None:
     held = await attack(roomy, programs.MEMORY, 400, 0.1)
     want(held == ["held 400 MB"], f"the bomb does not bite: with room enough it said {held}")
     sandbox = await context.start(context.spec(memory_bytes=96 << 20, disk_bytes=1 << 20))
-    judge(context, await attack(sandbox, programs.MEMORY, 400, 0.2), control=False)
+    judge(sandbox, await attack(sandbox, programs.MEMORY, 400, 0.2), control=False)
     want(await output(sandbox, "echo alive") == "alive", "the sandbox cannot be used")
 
 
@@ -68,7 +71,7 @@ async def memory_of_many_processes_is_bounded_together(context: CheckContext) ->
         want(held <= 2, f"{held} of 6 processes held 60 MB each under a limit of 128 MB")
         want(result.oom_killed, f"nothing says that memory ran out: {said(result)}")
     else:
-        judge(context, [f"{held} of 6 held their memory"] if held > 2 else [])
+        judge(sandbox, [f"{held} of 6 held their memory"] if held > 2 else [])
     want(await output(sandbox, "echo alive") == "alive", "the sandbox cannot be used")
 
 
@@ -126,14 +129,12 @@ async def empty_files_stop_at_the_limit(context: CheckContext) -> None:
     want(total <= 500, f"{total} files under a limit of 500")
 
 
-async def a_child_that_keeps_the_output_open_blocks_no_caller(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_child_that_keeps_the_output_open_blocks_no_caller(sandbox: Sandbox) -> None:
     result = await sandbox.exec("sleep 600 & setsid sleep 600 & echo done", timeout_s=30)
     want(result.stdout == b"done\n" and not result.timed_out, said(result))
 
 
-async def a_flood_is_cut_and_counted_and_the_host_stays_small(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_flood_is_cut_and_counted_and_the_host_stays_small(sandbox: Sandbox) -> None:
     before = _own_memory()
     result = await sandbox.exec(
         "head -c 300000000 /dev/zero & head -c 100000000 /dev/zero | tr '\\0' x >&2; wait",
@@ -151,22 +152,19 @@ def _own_memory() -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def daemons_that_ignore_signals_end_with_a_time_out(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def daemons_that_ignore_signals_end_with_a_time_out(sandbox: Sandbox) -> None:
     result = await sandbox.exec(program(sandbox, programs.OUTLIVE), timeout_s=1.0)
     want(result.timed_out, said(result))
     want((await sandbox.stats()).processes == 0, "daemons are left")
     want(await output(sandbox, "echo alive") == "alive", "the sandbox cannot be used")
 
 
-async def orphans_are_reaped(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def orphans_are_reaped(sandbox: Sandbox) -> None:
     through = await attack(sandbox, programs.ORPHANS, 300)
-    want(not context.is_isolating or not through, f"{len(through)} zombies")
+    want(not isolates(sandbox) or not through, f"{len(through)} zombies")
 
 
-async def links_that_lead_out_through_other_links_are_left_behind(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def links_that_lead_out_through_other_links_are_left_behind(sandbox: Sandbox) -> None:
     script = """
         mkdir -p t/x/y/z t/d; cd t; echo fine > ok
         ln -s ../../.. x/y/z/top; ln -s x/y/z/top/../secret leak; ln -s x/y/z/top/.. over
@@ -176,7 +174,7 @@ async def links_that_lead_out_through_other_links_are_left_behind(context: Check
     await output(sandbox, script)
     with tempfile.TemporaryDirectory() as temporary:
         Path(temporary, "secret").write_text("outside")
-        if context.is_isolating:
+        if isolates(sandbox):
             out = Path(temporary, "out")
             report = await sandbox.get_tree("t", out, max_bytes=1 << 20, max_files=100)
             left = sorted(entry.partition(":")[0] for entry in report.skipped)
@@ -195,11 +193,8 @@ def _leaks(out: Path) -> list[str]:
     return [str(p) for p in links if not Path(os.path.realpath(p)).is_relative_to(out.resolve())]
 
 
-async def links_that_come_and_go_during_a_copy_only_leave_themselves_out(
-    context: CheckContext,
-) -> None:
+async def links_that_come_and_go_during_a_copy_only_leave_themselves_out(sandbox: Sandbox) -> None:
     with targets() as target, tempfile.TemporaryDirectory() as temporary:
-        sandbox = await context.start()
         await output(sandbox, "mkdir w; for i in $(seq 1 30); do echo fine > w/f$i; done")
         process = await sandbox.spawn(program(sandbox, programs.LINKS, target.file))
         for number in range(20):
@@ -225,8 +220,7 @@ async def a_tree_of_long_names_is_listed_in_pieces(context: CheckContext) -> Non
     want(await output(sandbox, "echo alive") == "alive", "the sandbox cannot be used")
 
 
-async def a_file_of_nothing_is_too_large_and_no_fault(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_file_of_nothing_is_too_large_and_no_fault(sandbox: Sandbox) -> None:
     result = await sandbox.exec(
         "mkdir h; truncate -s 7E h/huge || truncate -s 15T h/huge", timeout_s=30
     )
@@ -240,8 +234,7 @@ async def a_file_of_nothing_is_too_large_and_no_fault(context: CheckContext) -> 
     want(await output(sandbox, "echo alive") == "alive", "the sandbox cannot be used")
 
 
-async def names_cannot_write_on_a_terminal(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def names_cannot_write_on_a_terminal(sandbox: Sandbox) -> None:
     await output(sandbox, r"mkdir n; mkfifo n/$'\e]0;owned\a\n\r\u202e'; echo > $'\e[2J\nx'")
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "o")
@@ -253,17 +246,16 @@ async def names_cannot_write_on_a_terminal(context: CheckContext) -> None:
     want(await sandbox.read_file(name, max_bytes=9) == b"\n", "the path is not as it was")
 
 
-async def process_one_cannot_be_changed(context: CheckContext) -> None:
-    sandbox = await context.start()
-    if context.is_isolating:
-        judge(context, await attack(sandbox, programs.HARM_THE_GUEST, 1, "user"))
+async def process_one_cannot_be_changed(sandbox: Sandbox) -> None:
+    if isolates(sandbox):
+        judge(sandbox, await attack(sandbox, programs.HARM_THE_GUEST, 1, "user"))
         for script in ("prlimit --pid 1 --data=1:1", "prlimit --pid 1 --nofile=3:3"):
             await sandbox.exec(script, timeout_s=30)
             await _usable(sandbox, script)
         return
     victim = subprocess.Popen(["sleep", "600"])
     try:
-        judge(context, await attack(sandbox, programs.HARM_THE_GUEST, victim.pid))
+        judge(sandbox, await attack(sandbox, programs.HARM_THE_GUEST, victim.pid))
     finally:
         victim.kill()
         victim.wait()
@@ -273,19 +265,17 @@ async def _usable(sandbox: Sandbox, after: str) -> None:
     want(await output(sandbox, "echo alive") == "alive", f"after {after!r}: it cannot be used")
 
 
-async def no_signal_ends_process_one(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def no_signal_ends_process_one(sandbox: Sandbox) -> None:
     kills = "for i in $(seq 1 31) $(seq 34 64); do kill -$i $victim; done 2>/dev/null"
     ours, other = "victim=1", "sleep 600 & victim=$!"
     left, ended = "kill -0 1 && echo there", "wait $victim; [ $? -gt 128 ] || echo there"
-    script = (ours, kills, left) if context.is_isolating else (other, kills, ended)
+    script = (ours, kills, left) if isolates(sandbox) else (other, kills, ended)
     result = await sandbox.exec("\n".join(script), timeout_s=30)
-    want((result.stdout == b"there\n") == context.is_isolating, said(result))
+    want((result.stdout == b"there\n") == isolates(sandbox), said(result))
     await _usable(sandbox, "every signal")
 
 
-async def its_own_limits_still_let_a_program_change_itself(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def its_own_limits_still_let_a_program_change_itself(sandbox: Sandbox) -> None:
     changed = await attack(sandbox, programs.CHANGE_ITSELF)
     want(changed == ["55 5"], f"{changed}")
 
@@ -319,17 +309,18 @@ async def what_system_v_keeps_without_an_owner_is_bounded(context: CheckContext)
         left = await attack(sandbox, programs.LEFT_BEHIND, kind, *ids)
         want(len(left) == 1, f"no memory is left after leaving {kind} behind")
         most = 4 << 20 if context.is_isolating else 0
-        judge(context, [f"{left[0]} bytes of {kind} are left"] if int(left[0]) > most else [])
+        judge(sandbox, [f"{left[0]} bytes of {kind} are left"] if int(left[0]) > most else [])
         await sandbox.close()
 
 
-async def a_snapshot_of_exabytes_of_nothing_is_quick_and_small(context: CheckContext) -> None:
-    if not context.is_isolating:
+async def a_snapshot_of_exabytes_of_nothing_is_quick_and_small(
+    context: CheckContext, sandbox: Sandbox
+) -> None:
+    if not isolates(sandbox):
         raise NotRun("it would be copied to the host's own disk")
     if context.capabilities.limits["disk"] != "exact":
         await _refused_when_strict(context, "disk")
         return
-    sandbox = await context.start()
     script = "mkdir h; printf a > h/huge; truncate -s 7E h/huge; echo b >> h/huge"
     size = int(await output(sandbox, f"{script}; stat -c %s h/huge"))
     want(size > 1 << 40, f"the attack does not bite: {size} bytes")
@@ -346,17 +337,18 @@ async def a_snapshot_of_exabytes_of_nothing_is_quick_and_small(context: CheckCon
         await context.backend.drop(layer)
 
 
-async def folders_that_are_closed_or_too_deep_do_not_stop_a_snapshot(context: CheckContext) -> None:
-    can_be_deep = context.is_isolating
+async def folders_that_are_closed_or_too_deep_do_not_stop_a_snapshot(
+    context: CheckContext, sandbox: Sandbox
+) -> None:
+    can_be_deep = isolates(sandbox)
     if "deep folders" in context.capabilities.gaps:
         can_be_deep = False
         await _too_deep(context)
-    sandbox = await context.start()
     for number, depth, name in ((1, 60, "d" * 100), (2, 3000, "e")):
         depth = depth if can_be_deep else 5  # what cleans up after it could not
         made = await attack(sandbox, programs.DEEP, f"t{number}", depth, name)
         want(made == ["True"], f"the attack does not bite: {made}")
-    if context.is_isolating:
+    if isolates(sandbox):
         paths = {change.path.split("/")[0] for change in await sandbox.diff()}
         want(paths == {"t1", "t2"}, f"a change is missing: {paths}")
         await output(sandbox, "mkdir -p c/in; echo x > c/in/a; chmod 000 c/in c /workspace")
@@ -368,9 +360,9 @@ async def folders_that_are_closed_or_too_deep_do_not_stop_a_snapshot(context: Ch
     for layer in layers:
         started = await context.start(replace(context.spec(), workspace=layer))
         result = await started.exec("echo alive", timeout_s=30)
-        want(result.exit_code == (126 if context.is_isolating else 0), said(result))
+        want(result.exit_code == (126 if isolates(sandbox) else 0), said(result))
         opened = await started.exec("chmod 755 /workspace; echo alive", timeout_s=30, cwd="/")
-        want(opened.stdout == b"alive\n" or not context.is_isolating, said(opened))
+        want(opened.stdout == b"alive\n" or not isolates(sandbox), said(opened))
         want(await output(started, "ls | wc -l") >= "2", "the tree is not in the snapshot")
         await context.backend.drop(layer)
 
@@ -421,8 +413,7 @@ async def an_attribute_is_not_taken_for_the_overlays_own(context: CheckContext) 
         await context.backend.drop(made)
 
 
-async def a_full_port_blocks_no_caller(context: CheckContext) -> None:
-    sandbox = await context.start()
+async def a_full_port_blocks_no_caller(sandbox: Sandbox) -> None:
     server = await sandbox.spawn(program(sandbox, programs.FULL_PORT))
     port = int(await server.read())
     dials = [asyncio.ensure_future(sandbox.dial(port)) for _ in range(40)]
