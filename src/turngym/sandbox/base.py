@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, Unpack, runtime_checkable
 
 from turngym.errors import SandboxUnavailable
-from turngym.sandbox.processes import ExecResult, Process, Pty, Session, Stream
+from turngym.sandbox.processes import ExecResult, Process, Pty, RunOptions, Session, Stream
 
 Isolation = Literal["strong", "standard", "none"]
 """Strong: own kernel. Standard: own namespaces and seccomp filter, shared kernel. None: none."""
@@ -218,11 +218,8 @@ class Sandbox(Protocol):
         *,
         timeout_s: float,
         cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
-        idle_timeout_s: float | None = None,
-        max_output: int = 1 << 20,
-        keep_background: bool = False,
+        **options: Unpack[RunOptions],
     ) -> ExecResult:
         """Run a command and everything it starts to the end.
 
@@ -231,11 +228,8 @@ class Sandbox(Protocol):
             timeout_s: Seconds of the host's clock. Then all of the command is killed, its output
                 so far is kept and the sandbox stays usable.
             cwd: Where it starts, relative to the workspace.
-            env: Variables in addition to the sandbox's.
             stdin: What it reads; None for nothing.
-            idle_timeout_s: Seconds without output after which it is killed.
-            max_output: Bytes kept of each stream.
-            keep_background: Leave what it started running, instead of killing it at the end.
+            options: ``env``, ``idle_timeout_s``, ``max_output``, ``keep_background``.
         """
 
     async def spawn(

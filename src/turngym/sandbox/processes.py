@@ -8,7 +8,7 @@ import re
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self, TypedDict, Unpack
 
 from turngym.errors import SandboxClosed, SandboxFault, SandboxFileError
 from turngym.sandbox.backends.channel import Channel, to_int
@@ -55,6 +55,19 @@ class ExecResult:
     def ok(self) -> bool:
         """True for exit code 0 in time."""
         return self.exit_code == 0 and not (self.timed_out or self.idle_timed_out)
+
+
+class RunOptions(TypedDict, total=False):
+    """What any command that is run to its end may be given besides."""
+
+    env: Mapping[str, str] | None
+    """Variables in addition to the sandbox's."""
+    idle_timeout_s: float | None
+    """Seconds without output after which it is killed; no limit by default."""
+    max_output: int
+    """Bytes kept of each stream, 1 MiB by default."""
+    keep_background: bool
+    """Leave what it started running, instead of killing it at the end."""
 
 
 def read_exit(how: bytes, number: bytes) -> Exit:
@@ -187,14 +200,6 @@ which no ``readonly`` reaches. A command with its own EXIT trap and an explicit 
 to itself."""
 
 
-class StatefulRunner(Protocol):
-    """What a session needs of a sandbox."""
-
-    @property
-    def run_with_state(self) -> Callable[..., Awaitable[tuple[ExecResult, bytes]]]:
-        """Run one command; return its result and the state after it."""
-
-
 class Session:
     """A shell that remembers, without a shell that could hang.
 
@@ -207,28 +212,20 @@ class Session:
     Belongs to one sandbox. One command at a time.
     """
 
-    def __init__(self, sandbox: StatefulRunner, state: bytes = b"") -> None:
-        self._sandbox = sandbox
-        self._state = state
+    def __init__(self, run_with_state: Callable[..., Awaitable[tuple[ExecResult, bytes]]]) -> None:
+        self._run = run_with_state
+        self._state = b""
 
     async def run(
-        self,
-        script: str,
-        *,
-        timeout_s: float,
-        env: Mapping[str, str] | None = None,
-        max_output: int = 1 << 20,
-        idle_timeout_s: float | None = None,
-        keep_background: bool = False,
+        self, script: str, *, timeout_s: float, **options: Unpack[RunOptions]
     ) -> ExecResult:
-        """Run a script; ``max_output``, ``keep_background`` and others as in `Sandbox.exec`.
+        """Run a script; ``timeout_s`` and ``options`` as in `Sandbox.exec`.
 
         A command that is killed leaves the state as it was before it.
         """
-        result, state = await self._sandbox.run_with_state(
-            _WRAPPER, script, self._state, timeout_s=timeout_s, env=env, max_output=max_output,
-            idle_timeout_s=idle_timeout_s, keep_background=keep_background,
-        )  # fmt: skip
+        result, state = await self._run(
+            _WRAPPER, script, self._state, timeout_s=timeout_s, **options
+        )
         self._state = _read_state(state) or self._state
         return result
 

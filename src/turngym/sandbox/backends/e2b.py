@@ -10,19 +10,20 @@ import asyncio
 import base64
 import json
 import os
+import shlex
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from turngym.errors import SandboxRefused, SandboxUnavailable
 from turngym.plugins import import_extra
-from turngym.sandbox.backends.remote import (
+from turngym.sandbox.backends.machine import (
     Machine,
-    RemoteBackend,
+    MachineBackend,
     guest_command,
     runtime_archive,
-    runtime_name,
 )
+from turngym.sandbox.backends.runtime import runtime_folder
 from turngym.sandbox.base import Quota, SandboxSpec
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _MARGIN_S = 600
 """A sandbox outlives its time by this much, so that it is us who end it."""
 
 
-class E2BBackend(RemoteBackend):
+class E2BBackend(MachineBackend):
     """Machines of E2B, each a Firecracker virtual machine by its word.
 
     Args:
@@ -80,7 +81,7 @@ class E2BBackend(RemoteBackend):
         super().__init__(isolation="strong", quota=quota)
 
     async def machine(self, spec: SandboxSpec) -> Machine:
-        """See `RemoteBackend.machine`. The spec's image is the name of a template."""
+        """See `MachineBackend.machine`. The spec's image is the name of a template."""
         client: httpx.AsyncClient = self._httpx.AsyncClient(timeout=_PATIENCE_S)
         try:
             made = await self._create(client, spec)
@@ -106,13 +107,14 @@ class E2BBackend(RemoteBackend):
         try:
             envd = _Envd(client, self._url(made), _headers(made))
             await envd.upload(f"{_HOME}/runtime.tgz", runtime_archive())
-            runtime = f"{_HOME}/{runtime_name()}"
+            runtime = f"{_HOME}/{runtime_folder().name}"
             await envd.run(
                 f"mkdir -p {_HOME}/workspace {_HOME}/home {runtime} && "
                 f"tar -xzf {_HOME}/runtime.tgz -C {runtime} && rm {_HOME}/runtime.tgz"
             )
-            guest = f"cd {_HOME}/workspace && exec {guest_command(spec, runtime)} 2>/dev/null"
-            streams.append(await envd.start(guest))
+            guest = shlex.join(guest_command(spec, runtime))
+            script = f"cd {_HOME}/workspace && exec {guest} 2>/dev/null"
+            streams.append(await envd.start(script))
         except BaseException as error:
             await release()
             if isinstance(error, (self._httpx.HTTPError, EOFError)):

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Self, Unpack
 
 from turngym.errors import SandboxClosed, SandboxDied, SandboxFault, SnapshotError
 from turngym.sandbox import trees
@@ -30,7 +30,15 @@ from turngym.sandbox.base import (
     TreeReport,
 )
 from turngym.sandbox.guest import wire
-from turngym.sandbox.processes import ExecResult, Process, Pty, Session, Stream, read_exit
+from turngym.sandbox.processes import (
+    ExecResult,
+    Process,
+    Pty,
+    RunOptions,
+    Session,
+    Stream,
+    read_exit,
+)
 
 STOP_GRACE_S = 10.0
 """After a time-out the guest has this long to end the command before the sandbox counts as dead."""
@@ -102,24 +110,15 @@ class GuestSandbox(ABC):
         *,
         timeout_s: float,
         cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
-        idle_timeout_s: float | None = None,
-        max_output: int = 1 << 20,
-        keep_background: bool = False,
+        **options: Unpack[RunOptions],
     ) -> ExecResult:
         script = b""
         if isinstance(command, str) and len(_encode(command)) > _INLINE_SCRIPT_BYTES:
-            script = _encode(command)
+            script, command = _encode(command), ("bash", "/dev/fd/8")
+        flags = "m" if script else ""
         fields = self._start_request(
-            ("bash", "/dev/fd/8") if script else command,
-            cwd=cwd,
-            env=env,
-            stdin=stdin or b"",
-            max_output=max_output,
-            flags=("b" if keep_background else "") + ("m" if script else ""),
-            idle_timeout_s=idle_timeout_s,
-            state=script,
+            command, cwd=cwd, stdin=stdin or b"", flags=flags, state=script, **options
         )
         result, _ = await self._run(fields, timeout_s)
         return result
@@ -131,10 +130,7 @@ class GuestSandbox(ABC):
         state: bytes,
         *,
         timeout_s: float,
-        env: Mapping[str, str] | None = None,
-        max_output: int = 1 << 20,
-        idle_timeout_s: float | None = None,
-        keep_background: bool = False,
+        **options: Unpack[RunOptions],
     ) -> tuple[ExecResult, bytes]:
         """Run ``wrapper``, which restores ``state``, runs ``script`` and writes the new state.
 
@@ -143,16 +139,8 @@ class GuestSandbox(ABC):
         """
         # Each as one quoted word, so that a state that is broken does not break the script.
         source = b"set -- " + _quoted(_encode(script)) + b"\neval " + _quoted(state) + b"\n"
-        fields = self._start_request(
-            ["bash", "--norc", "--noprofile", "-c", wrapper, "bash"],
-            cwd=None,
-            env=env,
-            stdin=b"",
-            max_output=max_output,
-            flags=("b" if keep_background else "") + "m",
-            idle_timeout_s=idle_timeout_s,
-            state=source,
-        )
+        command = ["bash", "--norc", "--noprofile", "-c", wrapper, "bash"]
+        fields = self._start_request(command, flags="m", state=source, **options)
         return await self._run(fields, timeout_s)
 
     async def _run(self, fields: list[bytes], timeout_s: float) -> tuple[ExecResult, bytes]:
@@ -195,15 +183,13 @@ class GuestSandbox(ABC):
         self,
         command: Sequence[str] | str,
         *,
-        cwd: str | None,
-        env: Mapping[str, str] | None,
+        cwd: str | None = None,
         stdin: bytes = b"",
-        max_output: int = 0,
         flags: str = "",
-        idle_timeout_s: float | None = None,
         state: bytes = b"",
         rows: int = 24,
         cols: int = 80,
+        **options: Unpack[RunOptions],
     ) -> list[bytes]:
         """Return the fields of a start request.
 
@@ -213,7 +199,7 @@ class GuestSandbox(ABC):
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
         if not argv or not argv[0]:
             raise ValueError("exec: the command is empty")
-        variables = {**self._base_env, **(env or {})}
+        variables = {**self._base_env, **(options.get("env") or {})}
         pairs = [text for name, value in variables.items() for text in (name, value)]
         encoded = [_encode(text) for text in [*argv, *pairs, cwd or ""]]
         size = sum(map(len, encoded)) + len(stdin) + len(state)
@@ -222,6 +208,7 @@ class GuestSandbox(ABC):
                 f"exec: {size} bytes of arguments, input and environment, allowed are "
                 f"{MAX_ARGUMENT_BYTES}; write them to a file with write_file"
             )
+        max_output = options.get("max_output", 1 << 20)
         if not 0 <= max_output <= wire.MAX_FRAME_BYTES // 4:
             raise ValueError(
                 f"exec: wanted a max_output of 0 to {wire.MAX_FRAME_BYTES // 4}, got {max_output}"
@@ -232,8 +219,8 @@ class GuestSandbox(ABC):
             self._path(cwd or "."),
             stdin,
             wire.number(max_output),
-            flags.encode(),
-            wire.number((idle_timeout_s or 0) * 1000),
+            flags.encode() + b"b" * options.get("keep_background", False),
+            wire.number((options.get("idle_timeout_s") or 0) * 1000),
             state,
             wire.number(rows),
             wire.number(cols),
@@ -280,7 +267,7 @@ class GuestSandbox(ABC):
         return Pty(self._channel, number, to_int(pid))
 
     def session(self) -> Session:
-        return Session(self)
+        return Session(self.run_with_state)
 
     async def dial(self, port: int) -> Stream:
         """See `Sandbox.dial`.
@@ -307,7 +294,6 @@ class GuestSandbox(ABC):
         return os.path.join(_encode(self.workspace), _encode(path))
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """See `Sandbox.write_file`."""
         async with self._using():
             await trees.write_file(self._channel, self._path(path), data, mode)
 
@@ -324,14 +310,12 @@ class GuestSandbox(ABC):
                 raise GuestError(error.errno, f"{error.strerror}: {path!r}") from None
 
     async def put_tree(self, source: Path, target: str) -> None:
-        """See `Sandbox.put_tree`."""
         async with self._using():
             await trees.put_tree(self._channel, source, self._path(target))
 
     async def get_tree(
         self, source: str, target: Path, *, max_bytes: int, max_files: int
     ) -> TreeReport:
-        """See `Sandbox.get_tree`."""
         async with self._using():
             return await trees.get_tree(
                 self._channel, self._path(source), target, max_bytes=max_bytes, max_files=max_files

@@ -15,11 +15,12 @@ import subprocess
 import tarfile
 import tempfile
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from turngym.errors import SandboxRefused
 from turngym.sandbox.backends.runtime import cache_folder, made_once
+from turngym.sandbox.trees import digest, manifest
 
 _OWN = frozenset(
     ["dev", "home", "lost+found", "mnt", "opt", "proc", "root", "run", "sys", "tmp", "workspace"]
@@ -115,31 +116,21 @@ def host_etc() -> Path:
 
 @cache
 def _made_etc(folder: Path) -> Path:
-    target = folder / "etc"
-    fresh = Path(tempfile.mkdtemp(prefix="etc-new-", dir=target.parent))
     try:
-        for name, text in _ETC_FILES.items():
-            (fresh / name).write_text(text)
-        for name in _HOST_ETC:
-            _copy_readable(Path("/etc", name), fresh / name)
-        (fresh / "mtab").symlink_to("/proc/self/mounts")
-        fresh.chmod(0o755)
-        digest = _digest_of_names(fresh)
-        final = target.with_name(f"etc-{digest[:16]}")
-        if not final.exists():
-            try:
-                fresh.rename(final)
-            except OSError:
-                if not final.exists():
-                    raise
-        return final
+        with tempfile.TemporaryDirectory(prefix="turngym-etc-") as temporary:
+            fresh = Path(temporary)
+            for name, text in _ETC_FILES.items():
+                (fresh / name).write_text(text)
+            for name in _HOST_ETC:
+                _copy_readable(Path("/etc", name), fresh / name)
+            (fresh / "mtab").symlink_to("/proc/self/mounts")
+            copy = partial(shutil.copytree, fresh, symlinks=True, dirs_exist_ok=True)
+            return made_once(folder / f"etc-{digest(manifest(fresh))[:16]}", copy)
     except OSError as error:
         raise SandboxRefused(
             "the image 'host' cannot be written to the cache", str(error),
-            f"Free some space in {str(target.parent)!r}, or set TURNGYM_CACHE",
+            f"Free some space in {str(folder)!r}, or set TURNGYM_CACHE",
         ) from None  # fmt: skip
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _copy_readable(source: Path, target: Path) -> None:
@@ -153,15 +144,6 @@ def _copy_readable(source: Path, target: Path) -> None:
         target.symlink_to(os.readlink(source))
     elif source.stat().st_mode & 0o004:
         shutil.copyfile(source, target)
-
-
-def _digest_of_names(folder: Path) -> str:
-    whole = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        whole.update(os.fsencode(path.relative_to(folder)))
-        if path.is_file() and not path.is_symlink():
-            whole.update(path.read_bytes())
-    return whole.hexdigest()
 
 
 def unpacked(image: str) -> Path:
@@ -180,8 +162,8 @@ def unpacked(image: str) -> Path:
             "Name 'host', a root folder, or a tar of one",
         )
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    target = cache_folder() / f"image-{digest[:24]}"
+        name = hashlib.file_digest(file, "sha256").hexdigest()
+    target = cache_folder() / f"image-{name[:24]}"
 
     def unpack(fresh: Path) -> None:
         with tarfile.open(path) as archive:

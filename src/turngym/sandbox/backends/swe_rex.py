@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from turngym.errors import SandboxRefused, SandboxUnavailable
 from turngym.plugins import import_extra
-from turngym.sandbox.backends.remote import (
+from turngym.sandbox.backends.machine import (
     Machine,
-    RemoteBackend,
+    MachineBackend,
     guest_command,
     runtime_archive,
-    runtime_name,
 )
+from turngym.sandbox.backends.runtime import runtime_folder
 from turngym.sandbox.base import Isolation, Quota, SandboxSpec
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ if [ $k = 0 ] && [ -e ended ]; then echo .; fi
 """Looks once: a request that waits in the server keeps all others out."""
 
 
-class SweRexBackend(RemoteBackend):
+class SweRexBackend(MachineBackend):
     """Sandboxes on one server; they share its machine and see each other's processes.
 
     Args:
@@ -98,7 +98,6 @@ class SweRexBackend(RemoteBackend):
             )
 
     async def machine(self, spec: SandboxSpec) -> Machine:
-        """See `RemoteBackend.machine`."""
         headers = {"x-api-key": self._token} if self._token else {}
         client: httpx.AsyncClient = self._httpx.AsyncClient(
             base_url=self._url, headers=headers, timeout=_PATIENCE_S
@@ -121,14 +120,14 @@ class SweRexBackend(RemoteBackend):
             await client.aclose()
 
         try:
-            runtime = f"{_ROOT}-{runtime_name()}"
+            runtime = f"{_ROOT}-{runtime_folder().name}"
             if await server.run(f"[ -e {runtime}/whole ] || echo no"):
                 await server.upload(f"{folder}.tgz", runtime_archive())
                 await server.run(
                     f"mkdir -p {runtime} && tar -xzf {folder}.tgz -C {runtime} && "
                     f"rm {folder}.tgz && : > {runtime}/whole"
                 )
-            guest = guest_command(spec, runtime)
+            guest = shlex.join(guest_command(spec, runtime))
             hold = _HOLD.format(folder=folder, guest=guest, silence=_SILENCE_S)
             await server.run(
                 f"mkdir -p -m 700 {folder} && cd {folder} && mkdir workspace home && "

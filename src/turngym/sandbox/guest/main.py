@@ -232,9 +232,7 @@ class Guest:
             wire.load(argv),
             {name: value for name, value in zip(variables[::2], variables[1::2])},  # noqa: B905
             cwd,
-            (-1, -1, -1),
-            keep_background=b"b" in flags,
-            tell_start=b"s" in flags,
+            flags,
         )
         given: list[int] = []
         try:
@@ -432,11 +430,6 @@ class Guest:
         if page is None:
             del self.walks[walk]
         self.reply(request, *(page or []))
-
-    def _do_killall(self, request: bytes) -> None:
-        """Kill every process but this one."""
-        self.kill_everything()
-        self.reply(request)
 
     def _do_freeze(self, request: bytes, number: bytes) -> None:
         """Stop (19) or continue (18) every process but this one."""

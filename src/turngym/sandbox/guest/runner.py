@@ -20,27 +20,15 @@ _SIGINT, _SIGPIPE, _SIGXFSZ = 2, 13, 25
 class Command:
     """What to start, with the file descriptors of the guest that the command gets."""
 
+    standard = (-1, -1, -1)
+    state_in = state_out = -1
+    tty = b""
+
     def __init__(
-        self,
-        argv: "list[bytes]",
-        env: "dict[bytes, bytes]",
-        cwd: bytes,
-        standard: "tuple[int, int, int]",
-        state_in: int = -1,
-        state_out: int = -1,
-        tty: bytes = b"",
-        keep_background: bool = False,
-        tell_start: bool = False,
+        self, argv: "list[bytes]", env: "dict[bytes, bytes]", cwd: bytes, flags: bytes
     ) -> None:
-        self.argv = argv
-        self.env = env
-        self.cwd = cwd
-        self.standard = standard
-        self.state_in = state_in
-        self.state_out = state_out
-        self.tty = tty
-        self.keep_background = keep_background
-        self.tell_start = tell_start
+        self.argv, self.env, self.cwd = argv, env, cwd
+        self.keep_background, self.tell_start = b"b" in flags, b"s" in flags
 
 
 class Stop(BaseException):

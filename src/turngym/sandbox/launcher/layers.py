@@ -64,7 +64,7 @@ def import_folder(source: Path, layer: Path, owner: int) -> None:
     """
     make_skeleton(layer, owner)
     workspace = layer / "workspace"
-    shutil.copytree(source, workspace, symlinks=True, ignore=_special_files, dirs_exist_ok=True)
+    shutil.copytree(source, workspace, symlinks=True, ignore=special_files, dirs_exist_ok=True)
     for folder, folders, files in os.walk(layer / "workspace"):
         os.chown(folder, owner, owner)
         os.chmod(folder, (os.stat(folder).st_mode & 0o755) | 0o700)
@@ -79,7 +79,8 @@ def import_folder(source: Path, layer: Path, owner: int) -> None:
                 os.lchown(path, owner, owner)
 
 
-def _special_files(folder: str, names: list[str]) -> list[str]:
+def special_files(folder: str, names: list[str]) -> list[str]:
+    """Return which of the ``names`` in a folder are no file, folder or link, for `copytree`."""
     modes = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
     kept = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
     return [name for name, mode in modes.items() if not any(test(mode) for test in kept)]

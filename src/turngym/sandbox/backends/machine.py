@@ -1,8 +1,9 @@
-"""Sandboxes on machines of a provider: our guest is brought there and spoken to over its protocol.
+"""Sandboxes on machines that we do not make: our guest is brought there and spoken to.
 
-The guest comes with an interpreter of its own, so an image needs a shell, ``tar`` and ``gzip`` and
-nothing else. Commands, files, sessions, terminals and ports then work as they do here. Layers are
-folders of this machine: files travel when a sandbox starts on one, and when it is looked at.
+They are a provider's, or this one as it is. The guest comes with an interpreter of its own, so an
+image needs a shell, ``tar`` and ``gzip`` and nothing else. Commands, files, sessions, terminals and
+ports then work as in any sandbox. Layers are folders of this machine: files travel when a sandbox
+starts on one, and when it is looked at.
 """
 
 from __future__ import annotations
@@ -10,32 +11,44 @@ from __future__ import annotations
 import asyncio
 import functools
 import io
-import shlex
 import shutil
 import tarfile
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+import tempfile
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from turngym.errors import SandboxFault, SandboxRefused, SandboxUnavailable, SnapshotError
+from turngym.errors import (
+    SandboxClosed,
+    SandboxFault,
+    SandboxRefused,
+    SandboxUnavailable,
+    SnapshotError,
+)
 from turngym.sandbox import trees
 from turngym.sandbox.backends.channel import ByteStream, Channel
-from turngym.sandbox.backends.folder_backend import ENFORCED, FolderBackend
-from turngym.sandbox.backends.guest_sandbox import GuestSandbox, settled
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox, layer_of, settled
 from turngym.sandbox.backends.runtime import command, runtime_folder
 from turngym.sandbox.base import (
+    LIMIT_NAMES,
     Capabilities,
     Change,
+    Enforcement,
     Isolation,
     LayerRef,
     Limits,
     Quota,
     SandboxSpec,
 )
-from turngym.sandbox.trees import Manifest, difference, manifest
+from turngym.sandbox.launcher.layers import special_files
+from turngym.sandbox.trees import Manifest, difference, digest, manifest
 
+ENFORCED: Mapping[str, Enforcement] = {**dict.fromkeys(LIMIT_NAMES, "none"), "memory": "watched"}
+"""What a guest can hold that is not the first process of a namespace."""
 _PROBE_S = 60.0
 
 
@@ -51,17 +64,23 @@ class Machine:
     """Remove every trace."""
 
 
-class RemoteBackend(FolderBackend):
-    """What the back ends of all providers share.
+class MachineBackend(ABC):
+    """Holds layers as folders, and the sandboxes that run.
 
     Args:
         isolation: What its machines give, by the provider's word.
         quota: What all sandboxes together may take.
     """
 
+    name: str
+
     def __init__(self, *, isolation: Isolation, quota: Quota | None) -> None:
-        super().__init__(quota)
         self.isolation: Isolation = isolation
+        self.quota = quota or Quota()
+        self._root = Path(tempfile.mkdtemp(prefix=f"turngym-{self.name}-"))
+        self._layers: dict[str, Path] = {}
+        self._open: set[GuestSandbox] = set()
+        self._is_closed = False
 
     @abstractmethod
     async def machine(self, spec: SandboxSpec) -> Machine:
@@ -90,13 +109,36 @@ class RemoteBackend(FolderBackend):
             ],
         )
 
+    async def start(self, spec: SandboxSpec) -> GuestSandbox:
+        """See `Backend.start`.
+
+        Raises:
+            SandboxClosed: The back end is closed.
+            SandboxRefused: Limits, mounts, links or an image that it cannot give are asked for.
+        """
+        if self._is_closed:
+            raise SandboxClosed(f"back end {self.name!r} is closed")
+        if spec.limits.enforce == "strict":
+            raise SandboxRefused(
+                f"{self.name!r} holds no limit", "", "Set Limits(enforce='best_effort')"
+            )
+        self._refuse(spec)
+        layer = layer_of(spec, self._layers)
+        return await self.start_on(spec, self._layers[layer] if layer else None)
+
     def _refuse(self, spec: SandboxSpec) -> None:
+        """Raise `SandboxRefused` for what it cannot give."""
         if spec.mounts or spec.links:
             raise SandboxRefused(
                 f"{self.name!r} cannot mount what is here", "", "Copy it with put_tree"
             )
 
-    async def start_on(self, spec: SandboxSpec, base: Path | None) -> RemoteSandbox:
+    async def start_on(self, spec: SandboxSpec, base: Path | None) -> MachineSandbox:
+        """Start a sandbox on a copy of ``base``.
+
+        Raises:
+            SandboxUnavailable: The guest cannot start.
+        """
         async with AsyncExitStack() as undo:
             undo.callback(self.quota.take(spec.limits))
             try:
@@ -107,8 +149,9 @@ class RemoteBackend(FolderBackend):
             except (OSError, SandboxFault) as error:
                 raise SandboxUnavailable(f"{self.name!r} cannot start: {error}") from error
             before = await asyncio.to_thread(manifest, base) if base else {}
-            sandbox = RemoteSandbox(self, spec, machine, channel, undo.pop_all(), before)
-        self._opened(sandbox)
+            sandbox = MachineSandbox(self, spec, machine, channel, undo.pop_all(), before)
+        self._open.add(sandbox)
+        sandbox.when_closed.append(lambda: self._open.discard(sandbox))
         if base is not None:
             try:
                 await sandbox.put_tree(base, ".")
@@ -117,13 +160,50 @@ class RemoteBackend(FolderBackend):
                 raise
         return sandbox
 
+    async def import_folder(self, folder: Path) -> LayerRef:
+        """See `Backend.import_folder`.
 
-class RemoteSandbox(GuestSandbox):
-    """A guest on the machine of a provider."""
+        Raises:
+            SnapshotError: There is no such folder.
+        """
+        if not folder.is_dir():
+            raise SnapshotError(f"import_folder: not a folder: {str(folder)!r}")
+        target = self.new_folder()
+        copy = functools.partial(shutil.copytree, symlinks=True, ignore=special_files)
+        await asyncio.to_thread(copy, folder, target)
+        return await self.register(target, "folder")
+
+    def new_folder(self) -> Path:
+        """Return a path for a layer that does not exist yet."""
+        return self._root / f"layer-{uuid.uuid4().hex[:12]}"
+
+    async def register(self, folder: Path, kind: Literal["folder", "snapshot"]) -> LayerRef:
+        """Return the handle of a folder that ``new_folder`` named."""
+        self._layers[folder.name] = folder
+        found = digest(await asyncio.to_thread(manifest, folder))
+        return LayerRef(id=folder.name, backend=self.name, kind=kind, digest=found)
+
+    async def drop(self, layer: LayerRef) -> None:
+        if path := self._layers.pop(layer.id, None):
+            await asyncio.to_thread(shutil.rmtree, path, True)
+
+    async def sweep(self) -> int:
+        """See `Backend.sweep`. Leftovers look like the work of others, so nothing goes."""
+        return 0
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for sandbox in list(self._open):
+            await sandbox.close()
+        await asyncio.to_thread(shutil.rmtree, self._root, True)
+
+
+class MachineSandbox(GuestSandbox):
+    """A guest on such a machine."""
 
     def __init__(
         self,
-        backend: RemoteBackend,
+        backend: MachineBackend,
         spec: SandboxSpec,
         machine: Machine,
         channel: Channel,
@@ -183,16 +263,11 @@ class RemoteSandbox(GuestSandbox):
         await self._undo.aclose()
 
 
-def guest_command(spec: SandboxSpec, runtime: str) -> str:
-    """Return the shell command of a guest on its standard input and output."""
+def guest_command(spec: SandboxSpec, runtime: str) -> list[str]:
+    """Return the command of a guest on its standard input and output."""
     limits = spec.limits
     settings = (0, 1, -1, limits.memory_bytes, -1, -1, limits.open_files, 0, -1)
-    return shlex.join(command(",".join(map(str, settings)), runtime))
-
-
-def runtime_name() -> str:
-    """Return the name of the runtime folder, which changes with everything in it."""
-    return runtime_folder().name
+    return command(",".join(map(str, settings)), runtime)
 
 
 @functools.cache
