@@ -15,6 +15,7 @@ from turngym.api.needs import need_train_extra
 from turngym.cli.arguments import Json
 from turngym.cli.output import evaluation_table, print_json, progress, say, table, writable_folder
 from turngym.errors import ConfigError, unknown_name
+from turngym.reports.texts import figure, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,13 +89,7 @@ def _evaluations(folders: Sequence[Path]) -> list[EvalRun]:
 def _print_evaluations(
     runs: Sequence[EvalRun], out: Path, *, reference: str | None, as_json: bool
 ) -> None:
-    from turngym.reports.evaluations import (
-        compare_runs,
-        evaluations_json,
-        figure,
-        percent,
-        write_evaluations,
-    )
+    from turngym.reports.evaluations import compare_runs, evaluations_json, write_evaluations
 
     comparisons = compare_runs(runs, reference)
     image = _draw(runs, writable_folder(out))
@@ -158,7 +153,7 @@ def print_report(
     """
     from turngym.reports.comparison import rank
     from turngym.reports.overall import overall
-    from turngym.reports.tables import episodes, overall_rows, percent, report_json, write_report
+    from turngym.reports.tables import episodes, overall_rows, report_json, write_report
 
     rankings = rank(runs, reference=reference, protocol=protocol)
     together = overall(runs, rankings[0].reference)

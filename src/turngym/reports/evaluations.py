@@ -6,16 +6,15 @@ Axis letters: T task.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from turngym.errors import ConfigError, unknown_name
-from turngym.reports import texts
-from turngym.reports.texts import csv_text, markdown_table
+from turngym.reports.texts import csv_text, figure, interval_columns, markdown_table, percent
 from turngym.rollouts.evaluation.folder import EVALUATION_FILE, plan_digest, read_evaluation
 from turngym.rollouts.evaluation.rows import FILE, EpisodeRow, Summary, read_rows, summarize_rows
 from turngym.rollouts.evaluation.statistics import (
@@ -78,15 +77,8 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {
-            "env": self.env,
-            "run": self.run,
-            "reference": self.reference,
-            "tasks": self.tasks,
-            "better": self.better,
-            "worse": self.worse,
-            "differences": {name: m.to_json() for name, m in self.differences.items()},
-        }
+        differences = {name: found.to_json() for name, found in self.differences.items()}
+        return asdict(self) | {"differences": differences}
 
 
 def find_evaluations(folders: Sequence[Path]) -> list[EvalRun]:
@@ -276,18 +268,9 @@ def markdown(
 
 
 _HEADERS = (
-    "environment",
-    "episodes",
-    "success",
-    "pass@k",
-    "return",
-    "turns",
-    "tokens in",
-    "tokens out",
-    "cost $",
-    "seconds",
-    "faults",
-)
+    "environment", "episodes", "success", "pass@k", "return", "turns", "tokens in", "tokens out",
+    "cost $", "seconds", "faults",
+)  # fmt: skip
 _DIFFERENCES = ("environment", "run", "minus", "tasks", "success", "better / worse", "return")
 
 
@@ -309,10 +292,10 @@ def _row(env: str, found: Summary) -> list[str]:
         percent(found.success),
         "<br>".join(passes) if len(passes) > 1 else "–",
         figure(found.episode_return),
-        figure(found.turns, 1),
-        figure(found.prompt_tokens, 0),
-        figure(found.completion_tokens, 0),
-        figure(found.cost_usd, 4),
+        figure(found.turns, digits=1),
+        figure(found.prompt_tokens, digits=0),
+        figure(found.completion_tokens, digits=0),
+        figure(found.cost_usd, digits=4),
         figure(found.seconds),
         "<br>".join([str(found.faults), *kinds]),
     ]
@@ -330,18 +313,6 @@ def _difference_row(found: Comparison) -> list[str]:
     ]
 
 
-def percent(found: Measure | None, *, signed: bool = False) -> str:
-    """Return ``"45.0 % [35.6, 54.8]"``, ``signed`` or not; a dash when there is no number."""
-    return "–" if found is None else texts.percent(found.value, found.interval, signed=signed)
-
-
-def figure(found: Measure | None, digits: int = 2, *, signed: bool = False) -> str:
-    """Return ``"0.51 [0.45, 0.57]"``, or a dash; ``digits`` and ``signed`` as in ``texts``."""
-    if found is None:
-        return "–"
-    return texts.figure(found.value, found.interval, digits, signed=signed)
-
-
 def csv_of(runs: Sequence[EvalRun]) -> str:
     """Return one line for each run and environment; intervals are ``_low`` and ``_high``."""
     return csv_text(
@@ -354,7 +325,7 @@ def csv_of(runs: Sequence[EvalRun]) -> str:
 
 
 def _flat(found: Summary) -> dict[str, object]:
-    measures: Mapping[str, Measure | None] = {
+    measures = {
         "success": found.success,
         **{f"pass_at_{k}": measure for k, measure in found.pass_at.items()},
         "score": found.score,
@@ -368,8 +339,4 @@ def _flat(found: Summary) -> dict[str, object]:
     }
     row: dict[str, object] = {"episodes": found.episodes, "tasks": found.tasks}
     row |= {"solved": found.solved, "faults": found.faults, "unscored": found.unscored}
-    for name, measure in measures.items():
-        low, high = (None, None) if measure is None else measure.interval or (None, None)
-        row |= {name: None if measure is None else float(measure.value)}
-        row |= {f"{name}_low": low, f"{name}_high": high}
-    return row
+    return row | interval_columns(measures)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +83,7 @@ class Protocol:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {
-            "presets": dict(self.presets),
-            "settings": {name: list(own) for name, own in self.settings.items()},
-            "seeds": sorted(self.seeds),
-            "tuning": dict(self.tuning),
-        }
+        return asdict(self) | {"seeds": sorted(self.seeds)}
 
 
 def find_runs(folders: Sequence[Path]) -> tuple[list[FinishedRun], list[Path]]:

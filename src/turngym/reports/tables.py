@@ -13,24 +13,14 @@ from turngym.reports.comparison import Curve, Ranking, RankingEntry, Reach
 from turngym.reports.evaluations import EvalRun
 from turngym.reports.overall import LEVELS, Overall
 from turngym.reports.scaling import FARTHER
-from turngym.reports.texts import csv_text, figure, markdown_table
-from turngym.reports.texts import percent as percent_of
-from turngym.rollouts.evaluation.statistics import Estimate, Measure
+from turngym.reports.texts import csv_text, figure, interval_columns, markdown_table, percent
+from turngym.rollouts.evaluation.statistics import Measure
 
 _HEADERS = (
-    "algorithm",
-    "seeds",
-    "held-out, sampled",
-    "held-out, greedy",
-    "validation",
-    "area",
-    "area − {reference}",
-    "episodes to {reference}'s end",
-    "seeds that get there",
-    "tokens",
-    "minutes",
-    "credit",
-)
+    "algorithm", "seeds", "held-out, sampled", "held-out, greedy", "validation", "area",
+    "area − {reference}", "episodes to {reference}'s end", "seeds that get there", "tokens",
+    "minutes", "credit",
+)  # fmt: skip
 
 TITLE = "# Algorithms compared at equal episodes"
 NOTES = """\
@@ -113,8 +103,8 @@ def overall_rows(overall: Overall) -> tuple[list[str], list[list[str]]]:
             entry.algo,
             str(entry.runs),
             percent(entry.iqm),
-            figure(entry.rank.mean, (entry.rank.low, entry.rank.high)),
-            "–" if entry.better is None else percent(entry.better),
+            figure(entry.rank),
+            percent(entry.better),
         ]
         for entry in overall.entries
     ]
@@ -124,11 +114,8 @@ def overall_markdown(overall: Overall, *, image: str) -> str:
     """Return the section of all environments, with the link of its plot."""
     lines = ["## All environments", "", f"{', '.join(overall.envs)}.", ""]
     lines += markdown_table(*overall_rows(overall))
-    if overall.left_out:
-        lines += [
-            "",
-            f"Left out, without runs in every environment: {', '.join(overall.left_out)}.",
-        ]
+    if names := ", ".join(overall.left_out):
+        lines += ["", f"Left out, without runs in every environment: {names}."]
     lines += ["", f"![Share of runs above each success]({image})", ""]
     return "\n".join([*lines, OVERALL_NOTES.format(reference=overall.reference)]) + "\n"
 
@@ -168,20 +155,14 @@ def markdown(ranking: Ranking, *, image: str | None = None) -> str:
 def _scaling_rows(ranking: Ranking) -> Iterator[list[str]]:
     for entry in ranking.entries:
         if entry.fit is not None:
-            half, exponent = entry.fit.half, entry.fit.exponent
             yield [
                 entry.algo,
                 percent(entry.fit.ceiling),
-                f"{half.mean:.0f} [{half.low:.0f}, {half.high:.0f}]",
-                figure(exponent.mean, (exponent.low, exponent.high)),
+                figure(entry.fit.half, digits=0),
+                figure(entry.fit.exponent),
                 percent(entry.fit.farther),
                 f"{100 * entry.fit.error:.1f} %",
             ]
-
-
-def percent(found: Estimate, *, signed: bool = False) -> str:
-    """Return ``"45.0 % [35.6, 54.8]"``, ``signed`` or not."""
-    return percent_of(found.mean, (found.low, found.high), signed=signed)
 
 
 def episodes(reach: Reach, budget: float) -> str:
@@ -204,7 +185,6 @@ def _settings(entry: RankingEntry) -> str:
 
 
 def _row(entry: RankingEntry, ranking: Ranking) -> list[str]:
-    gain = entry.area_gain
     return [
         entry.algo,
         str(len(entry.seeds)),
@@ -212,7 +192,7 @@ def _row(entry: RankingEntry, ranking: Ranking) -> list[str]:
         percent(entry.greedy),
         percent(entry.validation),
         percent(entry.area),
-        "–" if gain is None else percent(gain, signed=True),
+        percent(entry.area_gain, signed=True),
         episodes(entry.reach, ranking.budget),
         f"{entry.reach.seeds_reached} of {len(entry.seeds)}",
         f"{entry.tokens:.0f}",
@@ -231,31 +211,28 @@ def _flat(entry: RankingEntry, ranking: Ranking) -> dict[str, object]:
         "budget_episodes": ranking.budget,
         "reference": ranking.reference,
     }
-    estimates = {
-        name: getattr(entry, name)
-        for name in ("before", "held_out", "greedy", "validation", "area", "area_gain")
-    }
-    estimates["held_out_gain"] = entry.held_out_gain
+    own = ("before", "held_out", "greedy", "validation", "area", "area_gain", "held_out_gain")
+    estimates = {name: getattr(entry, name) for name in own}
     reach = entry.reach
     estimates["episodes_to_reference_per_seed"] = reach.per_seed
     for name in ("ceiling", "half", "exponent", "farther"):
         estimates[f"fit_{name}"] = entry.fit and getattr(entry.fit, name)
-    for name, found in estimates.items():
-        row[name] = None if found is None else found.mean
-        row[f"{name}_low"] = None if found is None else found.low
-        row[f"{name}_high"] = None if found is None else found.high
-    return row | {
-        "reference_level": reach.level,
-        "episodes_to_reference": reach.episodes,
-        "episodes_to_reference_low": reach.low,
-        "episodes_to_reference_high": reach.high,
-        "seeds_reached": reach.seeds_reached,
-        "tokens": entry.tokens,
-        "updates": entry.updates,
-        "faults": entry.faults,
-        "seconds": entry.seconds,
-        "credit_share": entry.credit_share,
-    }
+    return (
+        row
+        | interval_columns(estimates)
+        | {
+            "reference_level": reach.level,
+            "episodes_to_reference": reach.episodes,
+            "episodes_to_reference_low": reach.low,
+            "episodes_to_reference_high": reach.high,
+            "seeds_reached": reach.seeds_reached,
+            "tokens": entry.tokens,
+            "updates": entry.updates,
+            "faults": entry.faults,
+            "seconds": entry.seconds,
+            "credit_share": entry.credit_share,
+        }
+    )
 
 
 # Colours that people of every kind of colour vision can distinguish: Okabe and Ito 2008.
@@ -447,10 +424,10 @@ def _passes(axes: Any, runs: Sequence[EvalRun], summaries: Sequence[Any], most: 
 
 
 def _errors(values: Sequence[Measure]) -> list[list[float]]:
-    ends = [m.interval or (m.value, m.value) for m in values]
+    ends = [(m.value, *(m.interval or (m.value, m.value))) for m in values]
     return [
-        [max(0.0, m.value - low) for m, (low, _) in zip(values, ends, strict=True)],
-        [max(0.0, high - m.value) for m, (_, high) in zip(values, ends, strict=True)],
+        [max(0.0, value - low) for value, low, _ in ends],
+        [max(0.0, high - value) for value, _, high in ends],
     ]
 
 

@@ -9,19 +9,17 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from turngym.check_report import CheckReport, CheckResult
+from turngym.rollouts.evaluation.statistics import Estimate, Measure
+
+Number = Measure | Estimate | float | None
+Ends = Sequence[float | None] | None
 
 
-def figure(
-    value: float | None,
-    interval: Sequence[float | None] | None = None,
-    digits: int = 2,
-    *,
-    signed: bool = False,
-) -> str:
+def figure(value: Number, interval: Ends = None, digits: int = 2, *, signed: bool = False) -> str:
     """Return ``"0.51 [0.45, 0.57]"``, without an interval that is unknown.
 
     Args:
-        value: The number; None is a dash.
+        value: The number, perhaps with its own interval; None is a dash.
         interval: Its low and high end.
         digits: After the point.
         signed: Show the sign of positive numbers as well.
@@ -29,16 +27,16 @@ def figure(
     return _text(value, interval, f"{'+' * signed}.{digits}f", 1, "")
 
 
-def percent(
-    share: float | None, interval: Sequence[float | None] | None = None, *, signed: bool = False
-) -> str:
+def percent(share: Number, interval: Ends = None, *, signed: bool = False) -> str:
     """Return ``"45.0 % [35.6, 54.8]"`` for a share in [0, 1]; interval, sign as in ``figure``."""
     return _text(share, interval, f"{'+' * signed}.1f", 100, " %")
 
 
-def _text(
-    value: float | None, interval: Sequence[float | None] | None, form: str, scale: int, unit: str
-) -> str:
+def _text(found: Number, interval: Ends, form: str, scale: int, unit: str) -> str:
+    if isinstance(found, Measure | Estimate):
+        value, *interval = found.to_json()
+    else:
+        value = found
     if value is None:
         return "–"
     ends = [f"{scale * end:{form}}" for end in interval or () if end is not None]
@@ -50,6 +48,14 @@ def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
     """Return the lines of a Markdown table with these ``headers`` and ``rows``."""
     lines = [f"| {' | '.join(headers)} |", f"|{' --- |' * len(headers)}"]
     return lines + [f"| {' | '.join(row)} |" for row in rows]
+
+
+def interval_columns(found: Mapping[str, Measure | Estimate | None]) -> dict[str, float | None]:
+    """Return three columns for each of some numbers: its name, ``_low`` and ``_high``."""
+    row: dict[str, float | None] = {}
+    for name, one in found.items():
+        row[name], row[f"{name}_low"], row[f"{name}_high"] = one.to_json() if one else [None] * 3
+    return row
 
 
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:

@@ -20,19 +20,9 @@ from turngym.records import FORMAT
 Json = dict[str, Any]
 
 COLUMNS = (
-    "env",
-    "task",
-    "member",
-    "group",
-    "source",
-    "stop",
-    "score",
-    "return",
-    "turns",
-    "tokens",
-    "invalid",
-    "advantages",
-)
+    "env", "task", "member", "group", "source", "stop", "score", "return", "turns", "tokens",
+    "invalid", "advantages",
+)  # fmt: skip
 """What a row holds, in this order. ``group`` and ``source`` are numbers, ``advantages`` a bool."""
 
 _SKIPPED = frozenset({"checkpoints", "tensorboard", "pictures"})

@@ -104,18 +104,9 @@ def _sortable(thread: Any) -> tuple[bool, float, str]:
 
 
 SCRIPTS = (
-    "dom.js",
-    "source.js",
-    "facts.js",
-    "list.js",
-    "tokens.js",
-    "episode.js",
-    "compare.js",
-    "curves.js",
-    "timeline.js",
-    "about.js",
-    "main.js",
-)
+    "dom.js", "source.js", "facts.js", "list.js", "tokens.js", "episode.js", "compare.js",
+    "curves.js", "timeline.js", "about.js", "main.js",
+)  # fmt: skip
 CHUNK = 64
 """Episodes that a self-contained page unpacks at once."""
 
@@ -339,13 +330,9 @@ def make_server(viewer: Viewer, port: int = 0) -> ThreadingHTTPServer:
     Raises:
         ConfigError: The port cannot be had.
     """
-
-    class Handler(_Handler):
-        pass
-
-    Handler.viewer = viewer
+    handler = type("Handler", (_Handler,), {"viewer": viewer})
     try:
-        return ThreadingHTTPServer((HOST, port), Handler)
+        return ThreadingHTTPServer((HOST, port), handler)
     except OSError as error:
         raise ConfigError(
             f"port {port}: cannot be had ({error.strerror}); --port 0 takes any that is free"
