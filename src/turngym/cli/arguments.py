@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from turngym import registry
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, unknown_name
+from turngym.tasks.base import SPLITS, Split
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SOURCES = "RECIPE|FILE.toml [key.path=value]..."
@@ -31,12 +32,41 @@ Env = Annotated[
 ]
 
 
+EnvOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env-option", metavar="KEY=VALUE", help="An argument of the environment; again for more."
+    ),
+]
+
+
 def complete_recipe(incomplete: str) -> list[str]:
     """Return the recipes and blocks of settings that begin with ``incomplete``."""
     from turngym.trainers.settings.train import TrainConfig, recipes
 
     offered = [*recipes(), *(f"{name}=" for name in TrainConfig.model_fields)]
     return [name for name in offered if name.startswith(incomplete)]
+
+
+Sources = Annotated[
+    list[str], typer.Argument(metavar=SOURCES, help=SOURCES_HELP, autocompletion=complete_recipe)
+]
+MaybeSources = Annotated[
+    list[str] | None,
+    typer.Argument(metavar=SOURCES, help=SOURCES_HELP, autocompletion=complete_recipe),
+]
+
+
+def split_of(name: str) -> Split:
+    """Return the split called ``name``.
+
+    Raises:
+        UnknownNameError: There is none.
+    """
+    for split in SPLITS:
+        if name == split:
+            return split
+    raise unknown_name("split", name, SPLITS)
 
 
 def key_values(option: str, texts: Sequence[str]) -> dict[str, str]:
@@ -60,9 +90,9 @@ def key_values(option: str, texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def env_options(settings: Sequence[str]) -> dict[str, Any]:
+def env_options(settings: Sequence[str] | None) -> dict[str, Any]:
     """Return the pairs of ``--env-option``; a value is JSON if it reads as JSON, else text."""
-    options: dict[str, Any] = {**key_values("--env-option", settings)}
+    options: dict[str, Any] = {**key_values("--env-option", settings or [])}
     for key, text in options.items():
         with suppress(ValueError):
             options[key] = json.loads(text)

@@ -50,11 +50,19 @@ def check_environment(env: Env, as_json: Json = False) -> None:
         advance(1, "")
         reports = [first, check_fork(entry.id)]
         advance(2, "")
+    _end(env, reports, "\n\n".join(map(str, reports)), as_json=as_json)
+
+
+def _end(
+    subject: str, reports: Sequence[CheckReport], text: str, *, as_json: bool, **more: Any
+) -> None:
+    """Print ``text``, or what was found as JSON with ``more``; exit code 1 when a check failed."""
     is_ok = all(report.is_ok for report in reports)
     if as_json:
-        print_json({"subject": env, "ok": is_ok, "reports": [r.to_json() for r in reports]})
+        found = [report.to_json() for report in reports]
+        print_json({"subject": subject, "ok": is_ok, **more, "reports": found})
     else:
-        print("\n\n".join(map(str, reports)))
+        print(text)
     if not is_ok:
         raise typer.Exit(1)
 
@@ -84,12 +92,7 @@ def check_a_sandbox(
     options: dict[str, Any] = {**key_values("--option", option or [])}
     with progress(f"checking {name}", None) as advance:
         report = check_sandbox(target, only=only, on_result=counted(advance), **options)
-    if as_json:
-        print_json({"subject": name, "ok": report.is_ok, "reports": [report.to_json()]})
-    else:
-        print(report)
-    if not report.is_ok:
-        raise typer.Exit(1)
+    _end(name, [report], str(report), as_json=as_json)
 
 
 @app.command("task")
@@ -152,15 +155,9 @@ def check_a_task(
     seconds = time.perf_counter() - started
     if page is not None:
         page.write_text(soundness_page(target, reports), encoding="utf-8")
-    is_ok = all(report.is_ok for report in reports)
-    if as_json:
-        found = [report.to_json() for report in reports]
-        print_json({"subject": target, "ok": is_ok, "seconds": seconds, "reports": found})
-    else:
-        print(_soundness_table(reports))
-        print(f"{target}: {'sound' if is_ok else 'not sound'}, {seconds:.0f} s")
-    if not is_ok:
-        raise typer.Exit(1)
+    verdict = "sound" if all(report.is_ok for report in reports) else "not sound"
+    text = f"{_soundness_table(reports)}\n{target}: {verdict}, {seconds:.0f} s"
+    _end(target, reports, text, as_json=as_json, seconds=seconds)
 
 
 def _of_tasks(

@@ -91,15 +91,14 @@ def _look_at_engine(part: str, sources: list[str], *, as_json: bool) -> None:
 
 
 def _machine() -> dict[str, Any]:
-    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    is_linux = hasattr(os, "sched_getaffinity")
     return {
         "turngym": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(terse=True),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
-        "memory_gib": round(pages / 2**30, 1),
+        "cores": len(os.sched_getaffinity(0)) if is_linux else os.cpu_count(),
+        "memory_gib": round(memory_bytes / 2**30, 1),
     }
 
 
@@ -118,13 +117,8 @@ def _core() -> Finding:
         if info["score"] != 1.0:
             raise RuntimeError(f"the expert failed in {_CORE_ENV} with score {info['score']}")
     except Exception as error:  # noqa: BLE001 - whatever breaks is the finding
-        return Finding(
-            name="core",
-            status="broken",
-            detail=_text(error),
-            fix="pip install --force-reinstall turngym",
-            required=True,
-        )
+        fix = "pip install --force-reinstall turngym"
+        return Finding(name="core", status="broken", detail=_text(error), fix=fix, required=True)
     detail = f"played an episode of {_CORE_ENV} in {turns} turns"
     return Finding(name="core", status="ok", detail=detail, required=True)
 
@@ -140,7 +134,11 @@ def _optional_parts() -> list[Finding]:
         programs = dict.fromkeys(program for entry in entries for program in entry.programs)
         findings.append(_part(name, modules, programs, extra=entries[0].extra is not None))
     findings += _sandboxes()
-    return findings + [_broken_plugin(line) for line in registry.broken_plugins()]
+    fix = "upgrade or uninstall that package"
+    return findings + [
+        Finding(name="plug-in", status="broken", detail=line, fix=fix)
+        for line in registry.broken_plugins()
+    ]
 
 
 def _sandboxes() -> list[Finding]:
@@ -149,14 +147,10 @@ def _sandboxes() -> list[Finding]:
 
     findings = [_sandbox(name) for name in backend_names() if name != "unsafe-local"]
     if not any(finding.detail.startswith("strong ") for finding in findings):
-        findings.append(
-            Finding(
-                name="sandbox of strong isolation",
-                status="missing",
-                detail="none is built in: all share the host's kernel, gVisor has no back end",
-                fix="run turngym in a virtual machine, or plug one in (docs/security.md)",
-            )
-        )
+        name = "sandbox of strong isolation"
+        detail = "none is built in: all share the host's kernel, gVisor has no back end"
+        fix = "run turngym in a virtual machine, or plug one in (docs/security.md)"
+        findings.append(Finding(name=name, status="missing", detail=detail, fix=fix))
     return findings
 
 
@@ -214,11 +208,6 @@ def _part(
     status: Status = "broken" if broken else "missing" if fixes else "ok"
     fix = "; ".join(dict.fromkeys(fixes)) or None
     return Finding(name=name, status=status, detail=", ".join(found), fix=fix)
-
-
-def _broken_plugin(line: str) -> Finding:
-    fix = "upgrade or uninstall that package"
-    return Finding(name="plug-in", status="broken", detail=line, fix=fix)
 
 
 def _imported(name: str) -> str:

@@ -16,7 +16,7 @@ import typer
 from turngym import registry
 from turngym.api.agents import FORMS, HUMAN, agent_digest, make_policy
 from turngym.api.verbs import first_tasks
-from turngym.cli.arguments import Json, complete_env, env_options
+from turngym.cli.arguments import EnvOptions, Json, complete_env, env_options, split_of
 from turngym.cli.output import (
     evaluation_table,
     first_cause,
@@ -27,13 +27,13 @@ from turngym.cli.output import (
 )
 from turngym.cli.play import interruptible, person
 from turngym.coroutines import cancelled_by_signals
-from turngym.errors import ConfigError, EnvironmentFault, Interrupted, TurnGymError, unknown_name
+from turngym.errors import ConfigError, EnvironmentFault, Interrupted, TurnGymError
 from turngym.faults import describe
 from turngym.registry import EnvEntry
 from turngym.rollouts.evaluation.evaluate import EvalJob, OnRow, play_job
 from turngym.rollouts.evaluation.folder import EvalFolder
 from turngym.rollouts.evaluation.rows import summarize_rows
-from turngym.tasks.base import SPLITS, Split, Task
+from turngym.tasks.base import Split, Task
 
 if TYPE_CHECKING:
     import gymnasium
@@ -93,10 +93,7 @@ def evaluate(
         int | None, typer.Option(min=1, help="Episodes alive at once; changes no result.")
     ] = None,
     split: Annotated[str, typer.Option(help="Which tasks: test (held out) or train.")] = "test",
-    env_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An argument of the environments; again for more."),
-    ] = None,
+    env_option: EnvOptions = None,
     timeout: Annotated[
         float | None, typer.Option(min=0.001, help="Seconds after which an episode is truncated.")
     ] = None,
@@ -119,8 +116,8 @@ def evaluate(
         episodes=episodes,
         seeds=seeds,
         seed=seed,
-        split=_split(split),
-        env_options=env_options(env_option or []),
+        split=split_of(split),
+        env_options=env_options(env_option),
         timeout_s=timeout,
         concurrency=concurrency or (1 if agent == HUMAN else _CONCURRENCY),
     )
@@ -172,13 +169,6 @@ def _entries(names: list[str]) -> tuple[list[EnvEntry], set[str]]:
         elif all(entry.missing() for entry in found):
             found[0].require()
     return list(entries.values()), chosen
-
-
-def _split(name: str) -> Split:
-    for split in SPLITS:
-        if name == split:
-            return split
-    raise unknown_name("split", name, SPLITS)
 
 
 @contextmanager

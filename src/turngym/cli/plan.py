@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turngym.api.needs import need_train_extra
-from turngym.cli.arguments import SOURCES, SOURCES_HELP, Json, complete_recipe
+from turngym.cli.arguments import Json, Sources
 from turngym.cli.output import print_json, table
 from turngym.cli.train import train
 from turngym.errors import ConfigError
@@ -20,13 +20,9 @@ from turngym.nodes import Node, alive, connect
 if TYPE_CHECKING:
     from turngym.trainers.runs.placement import Plan
 
-_Sources = Annotated[
-    list[str], typer.Argument(metavar=SOURCES, help=SOURCES_HELP, autocompletion=complete_recipe)
-]
-
 
 def plan(
-    sources: _Sources,
+    sources: Sources,
     gpus: Annotated[
         int | None, typer.Option(min=0, help="Plan for so many GPUs; those found here by default.")
     ] = None,
@@ -57,7 +53,7 @@ def plan(
 
 
 def launch(
-    sources: _Sources,
+    sources: Sources,
     out: Annotated[Path | None, typer.Option(help="Folder of the run, as for train.")] = None,
     ray: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Ray's head; RAY_ADDRESS by default.")

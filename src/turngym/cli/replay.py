@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turngym.api.agents import FORMS, HUMAN, make_policy
-from turngym.cli.arguments import Json, complete_env, env_options
+from turngym.cli.arguments import EnvOptions, Json, complete_env, env_options
 from turngym.cli.output import print_json, say, writable_folder
 from turngym.cli.play import interruptible, play_from
 from turngym.errors import ConfigError, EpisodeError, UnknownNameError
@@ -46,10 +46,7 @@ def replay(
             autocompletion=complete_env,
         ),
     ] = None,
-    env_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An argument of the environment; again for more."),
-    ] = None,
+    env_option: EnvOptions = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File for the episode as it is played on.")
     ] = None,
@@ -64,7 +61,7 @@ def replay(
     from turngym.rollouts.replay import restore
 
     found = find_recorded(run, episode)
-    options = {**found.options, **env_options(env_option or [])}
+    options = {**found.options, **env_options(env_option)}
     number = turn or max(1, len(found.trajectory.turns))
     with closing(_make(env or found.env, options)) as world:
         restored = restore(world, found.trajectory, number)

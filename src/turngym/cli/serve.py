@@ -6,6 +6,8 @@ import asyncio
 import os
 import secrets
 import shlex
+import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +15,9 @@ import typer
 
 from turngym import registry
 from turngym.api.needs import need_train_extra
+from turngym.cli.arguments import split_of
 from turngym.cli.output import print_json, say, writable_folder
 from turngym.errors import ConfigError, unknown_name
-from turngym.tasks.base import SPLITS, Split
 
 if TYPE_CHECKING:
     from turngym.agents.engine.local import LocalEngine
@@ -67,7 +69,7 @@ def policy(
     Those routes ask for no key: keep to 127.0.0.1 or a network of your own.
     """
     from turngym.agents.serving.policy_server import PolicyServer
-    from turngym.agents.serving.run import bind, serve_until_signal, url_of
+    from turngym.agents.serving.run import bind, url_of
 
     key = None if key_env is None else os.environ.get(key_env)
     if key_env is not None and not key:
@@ -88,9 +90,7 @@ def policy(
         access=_access(allow_host, max_body_mib),
         weights=weights,
     )
-    application = server.app()
-    _announce({"url": f"{url_of(sock)}/v1", "model": server.name})
-    asyncio.run(serve_until_signal(application, sock))
+    _serve(server.app(), sock, {"url": f"{url_of(sock)}/v1", "model": server.name})
 
 
 @app.command("engine")
@@ -156,7 +156,7 @@ def gateway(
     """
     from turngym.agents.remote.config import EndpointConfig
     from turngym.agents.remote.endpoint import Endpoint
-    from turngym.agents.serving.run import bind, serve_until_signal, url_of
+    from turngym.agents.serving.run import bind, url_of
     from turngym.rollouts.gateway.app import Gateway
     from turngym.rollouts.gateway.episodes import Episodes
 
@@ -172,16 +172,15 @@ def gateway(
     found = {"url": f"{url_of(sock)}/v1", "out": str(out)}
     if control is None:
         control = found["control_key"] = secrets.token_urlsafe(18)
-    application = Gateway(
+    served = Gateway(
         endpoint,
         episodes,
         control_key=control,
         tokens=tokens,  # type: ignore[arg-type]  # it is one of the three
         serves_tools=env is not None,
         access=_access(allow_host, max_body_mib),
-    ).app()
-    _announce(found)
-    asyncio.run(serve_until_signal(application, sock))
+    )
+    _serve(served.app(), sock, found)
     say(f"{episodes.num_finished} episodes are in {out}")
 
 
@@ -200,7 +199,7 @@ def openenv(
 
     There is no key, and who plays sees rewards: keep to 127.0.0.1 or a network of your own.
     """
-    from turngym.agents.serving.run import bind, serve_until_signal, url_of
+    from turngym.agents.serving.run import bind, url_of
     from turngym.rollouts.gateway.openenv import OpenEnvServer
 
     open_env = _env_maker(env, split)
@@ -208,9 +207,7 @@ def openenv(
     served = OpenEnvServer(
         open_env, env_id=env, seed=seed, most=sessions, access=_access(allow_host, max_body_mib)
     )
-    application = served.app()
-    _announce({"url": url_of(sock), "env": env})
-    asyncio.run(serve_until_signal(application, sock))
+    _serve(served.app(), sock, {"url": url_of(sock), "env": env})
 
 
 def _refuse_anybody(host: str) -> None:
@@ -244,20 +241,19 @@ def _env_maker(name: str, split: str) -> Any:
 
     entry = registry.find(name)
     entry.require()
-    chosen: list[Split] = [one for one in SPLITS if one == split]
-    if not chosen:
-        raise unknown_name("split", split, SPLITS)
+    chosen = split_of(split)
 
     def open_env() -> HostedEnv:
-        return HostedEnv(make(entry.id), env_id=entry.id, split=chosen[0])
+        return HostedEnv(make(entry.id), env_id=entry.id, split=chosen)
 
     make(entry.id).close()
     return open_env
 
 
-def _announce(found: dict[str, str]) -> None:
-    """Print where the server is: one JSON object on stdout, so that scripts can read it."""
-    print_json(found)
-    import sys
+def _serve(application: Any, sock: socket.socket, found: dict[str, str]) -> None:
+    """Print where the server is, one JSON object on stdout for scripts, and serve."""
+    from turngym.agents.serving.run import serve_until_signal
 
+    print_json(found)
     sys.stdout.flush()
+    asyncio.run(serve_until_signal(application, sock))

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turngym.cli.arguments import Json, env_options
+from turngym.cli.arguments import EnvOptions, Json, env_options, split_of
 from turngym.cli.check import check_a_task
 from turngym.cli.output import print_json, progress, say, table
 from turngym.errors import ConfigError, Interrupted, unknown_name
-from turngym.tasks.base import SPLITS, Split
 from turngym.tasks.pack import SUFFIX, PackManifest, read_pack, report_of, write_pack
 
 if TYPE_CHECKING:
@@ -196,10 +195,7 @@ def pack(
     count: Annotated[
         int, typer.Option(min=1, help="Most tasks of each split of an environment.")
     ] = 20,
-    env_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An argument of the environment; again for more."),
-    ] = None,
+    env_option: EnvOptions = None,
     licence: Annotated[str, typer.Option(help="Of tasks that do not say theirs.")] = "",
     source: Annotated[str, typer.Option(help="Where such tasks come from.")] = "",
     report: Annotated[
@@ -220,7 +216,7 @@ def pack(
     from turngym.environments.packed import Packing
 
     packing = Packing(
-        targets=targets, count=count, options=env_options(env_option or []), licence=licence,
+        targets=targets, count=count, options=env_options(env_option), licence=licence,
         source=source,
     )  # fmt: skip
     manifest, folders = packing.made()
@@ -293,13 +289,11 @@ def export(
 
     if format not in _FORMATS:
         raise unknown_name("value of --format", format, _FORMATS)
-    chosen: list[Split] = [one for one in SPLITS if one == split]
-    if not chosen:
-        raise unknown_name("split", split, SPLITS)
+    chosen = split_of(split)
     made = make(env)
     if format == "verifiers":
         made.close()
-        folder = export_verifiers(env, out, count=count, split=chosen[0])
+        folder = export_verifiers(env, out, count=count, split=chosen)
         if as_json:
             print_json([str(folder)])
         else:
@@ -309,8 +303,8 @@ def export(
         player = made.inner if isinstance(made, GymFace) else made.unwrapped
         if not isinstance(player, TaskSetEnv):
             raise ConfigError(f"{env}: plays no task set; 'terminal/shell' is one that does")
-        known = player.count(chosen[0])
-        tasks = [player.task(chosen[0], one) for one in range(min(count, known or count))]
+        known = player.count(chosen)
+        tasks = [player.task(chosen, one) for one in range(min(count, known or count))]
         folders = [str(export_harbor(player.tasks, task, out)) for task in tasks]
     finally:
         made.close()

@@ -15,7 +15,7 @@ import typer
 
 from turngym import __version__
 from turngym.api.needs import need_train_extra
-from turngym.cli.arguments import SOURCES, SOURCES_HELP, Json, complete_recipe
+from turngym.cli.arguments import SOURCES, Json, MaybeSources, Sources
 from turngym.cli.output import Advance, print_json, progress, say, table, writable_folder
 from turngym.cli.report import REFERENCE_HELP, print_report
 from turngym.errors import ConfigError, unknown_name
@@ -36,10 +36,7 @@ _SHOWN = {"warm_start/action_loss": "loss", "rollout/success": "success"}
 
 
 def train(
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(metavar=SOURCES, help=SOURCES_HELP, autocompletion=complete_recipe),
-    ] = None,
+    sources: MaybeSources = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the run; runs/<name of the recipe or file> by default."),
@@ -196,7 +193,7 @@ def presets() -> None:
 
 @app.command()
 def show(
-    sources: Annotated[list[str], typer.Argument(metavar=SOURCES, help=SOURCES_HELP)],
+    sources: Sources,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, which also has what is unset.")
     ] = False,
@@ -223,14 +220,7 @@ def compare(
         str, typer.Option(help="Presets or TOML files, a,b,c; NAME=PRESET gives another name.")
     ],
     budget_episodes: Annotated[int, typer.Option(min=1, help="Training episodes of each run.")],
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RECIPE|FILE.toml] [key.path=value]...",
-            help=SOURCES_HELP,
-            autocompletion=complete_recipe,
-        ),
-    ] = None,
+    sources: MaybeSources = None,
     env: Annotated[
         list[str] | None, typer.Option(help="Environments, a,b or again and again.")
     ] = None,
