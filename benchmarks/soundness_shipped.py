@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,6 +50,7 @@ def main() -> int:
     )
     with (
         ThreadPoolExecutor(arguments.jobs) as pool,
+        ended_together(pool),
         arguments.out.open("a", encoding="utf-8") as file,
         progress("checking", len(todo)) as advance,
     ):
@@ -63,6 +67,22 @@ def main() -> int:
     return int(any(row["failed"] for row in mine))
 
 
+_RUNNING: set[subprocess.Popen[str]] = set()
+
+
+@contextmanager
+def ended_together(pool: ThreadPoolExecutor) -> Iterator[None]:
+    """On Ctrl-C and SIGTERM end the checks that run, and begin no other."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for one in list(_RUNNING):
+            one.terminate()
+        raise
+
+
 def read(file: Path) -> dict[str, dict[str, Any]]:
     """Return the rows of a file by their ids."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
@@ -72,17 +92,20 @@ def read(file: Path) -> dict[str, dict[str, Any]]:
 def check(name: str, episodes: int) -> dict[str, Any]:
     """Return the row of one id."""
     started = time.perf_counter()
-    done = subprocess.run(
+    job = subprocess.Popen(
         [sys.executable, "-m", "turngym", "check", "task", name,
          "--episodes", str(episodes), "--parallel", "2", "--json"],
-        capture_output=True, text=True, check=False, env=child_environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=child_environment(),
     )  # fmt: skip
+    _RUNNING.add(job)
+    out, error = job.communicate()
+    _RUNNING.discard(job)
     seconds = round(time.perf_counter() - started, 1)
     row: dict[str, Any] = {"id": name, "episodes": episodes, "seconds": seconds}
     try:
-        reports = json.loads(done.stdout)["reports"]
+        reports = json.loads(out)["reports"]
     except json.JSONDecodeError:
-        why = f"ended with {done.returncode}: {done.stderr.strip()[-300:]}"
+        why = f"ended with {job.returncode}: {error.strip()[-300:]}"
         return row | {"failed": [why], "warned": [], "not_run": []}
     results = [one | {"of": report["subject"]} for report in reports for one in report["results"]]
 
@@ -126,4 +149,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command goes on")

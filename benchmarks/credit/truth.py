@@ -77,6 +77,7 @@ GAMES = {
             ComparedAlgo(name="gigpo", algo="gigpo", settings=GIGPO),
             ComparedAlgo(name="ppo", algo="ppo"),
             ComparedAlgo(name="spa", algo="spa", settings=SPA_SHORT),
+            ComparedAlgo(name="spa_offline", algo="spa_offline"),
             ComparedAlgo(name="archer-8", algo="archer", settings=ARCHER_8),
             ComparedAlgo(name="archer_demos", algo="archer_demos", settings=ALONE),
             ComparedAlgo(name="potential", algo="potential"),
