@@ -24,6 +24,9 @@ PAGES = {
         <label>Day <input type=date name=day></label>
         <label>File <input type=file name=file></label>
         <button>Send</button></form>""",
+    "/moving-field": """<label>Name <input id=name></label><div id=place></div><script>
+        document.getElementById("name").addEventListener("input", (event) => {
+            place.append(event.target) }, { once: true })</script>""",
     "/sent": "<title>Sent</title><p>Thank you</p>",
     "/alert-loop": "<button onclick='while (true) alert(\"again\")'>Loop</button>",
     "/alert-storm": "<p>calm</p><script>for (let i = 0; i < 200; i++) alert(i)</script>",

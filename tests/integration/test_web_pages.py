@@ -109,6 +109,12 @@ async def test_a_form_is_filled_in_every_way(open_page):
     assert "name=Grace" in text
 
 
+async def test_a_field_that_a_script_puts_elsewhere_meanwhile_gets_the_whole_text(open_page):
+    env, _ = await open_page("/moving-field")
+    text, _ = await say(env, f"type {mark(env, 'Name')} Adeline Karlsen")
+    assert "= 'Adeline Karlsen'" in text
+
+
 @pytest.mark.parametrize(
     ("action", "reason"),
     [

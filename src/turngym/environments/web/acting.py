@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from turngym.environments.core.actions import Action, Commands, JsonTools, function_tool
@@ -279,23 +280,40 @@ async def _drag_mouse(
 async def _type(
     session: WebSession, mark: int, text: str, *, clear: bool, submit: bool
 ) -> str | None:
-    found = await session.tab.call("edit", mark, text, clear)
-    if "problem" in found:
-        return _problem(mark, found["problem"])
-    if "kept" in found:
-        return f"[{mark}] did not take {text[:40]!r}; it holds {found['kept'][:40]!r}."
-    keyboard = session.tab.page.keyboard
-    if found["way"] == "keys":
-        if clear and not found["empty"]:
-            await session.tab.within(keyboard.press("Delete"))
-        typed, pasted = text[:_TYPED_CHARS], text[_TYPED_CHARS:]
-        if typed:
-            await session.tab.within(keyboard.type(typed), 10.0)
-        if pasted:
-            await session.tab.within(keyboard.insert_text(pasted), 10.0)
+    tab = session.tab
+    for is_last in (False, True):
+        found = await tab.call("edit", mark, text, clear)
+        if "problem" in found:
+            return _problem(mark, found["problem"])
+        if "kept" in found:
+            return f"[{mark}] did not take {text[:40]!r}; it holds {found['kept'][:40]!r}."
+        if found["way"] == "keys":
+            await _type_keys(session, text, erase=clear and not found["empty"])
+        if is_last or not clear or not await _is_cut_short(session, mark, text):
+            break
     if submit:
-        await session.tab.within(keyboard.press("Enter"))
+        await tab.within(tab.page.keyboard.press("Enter"))
     return None
+
+
+async def _is_cut_short(session: WebSession, mark: int, text: str) -> bool:
+    """Say, once the page is quiet again, whether a field holds the first part of a text alone."""
+    with suppress(ContextLost):  # what was typed led to another page
+        if await session.tab.call("isCutShort", mark, text):
+            await session.tab.call("settle", session.settings.quiet_ms, session.settings.cap_ms, 0)
+            return True
+    return False
+
+
+async def _type_keys(session: WebSession, text: str, *, erase: bool) -> None:
+    keyboard, within = session.tab.page.keyboard, session.tab.within
+    if erase:
+        await within(keyboard.press("Delete"))
+    typed, pasted = text[:_TYPED_CHARS], text[_TYPED_CHARS:]
+    if typed:
+        await within(keyboard.type(typed), 10.0)
+    if pasted:
+        await within(keyboard.insert_text(pasted), 10.0)
 
 
 async def _select(session: WebSession, mark: int, option: str) -> str | None:

@@ -536,6 +536,16 @@
       return { way: "keys", empty: !element.value };
     },
 
+    // Whether a field took the first part of a text only, because the page was at it meanwhile: a script
+    // that puts the field elsewhere takes the focus away from it, and the other keys are lost.
+    isCutShort(mark, text) {
+      const [element] = find(mark);
+      if (!element || element.isContentEditable || element.value.length === element.maxLength) return false;
+      const { activeElement, body } = element.ownerDocument;
+      const isThere = activeElement === element || activeElement === body || !activeElement;
+      return isThere && element.value !== "" && element.value !== text && text.startsWith(element.value);
+    },
+
     choose(mark, wanted) {
       const [element, problem] = find(mark);
       if (!element) return { problem };
