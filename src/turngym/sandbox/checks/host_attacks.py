@@ -8,19 +8,23 @@ that cannot be shown there, the check itself shows that it bites when what holds
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from turngym.check_report import Broken, NotRun
 from turngym.errors import SandboxDied, SandboxFileError, SandboxFileTooLarge
 from turngym.sandbox.backends import seccomp
+from turngym.sandbox.backends.catalogue import backend_names
 from turngym.sandbox.backends.runtime import cache_folder
-from turngym.sandbox.base import ReadOnlyMount, Sandbox
+from turngym.sandbox.base import Backend, ReadOnlyMount, Sandbox
 from turngym.sandbox.checks import attack_programs as programs
 from turngym.sandbox.checks.context import (
     CheckContext,
@@ -29,6 +33,7 @@ from turngym.sandbox.checks.context import (
     judge,
     output,
     program,
+    raises,
     said,
     targets,
     want,
@@ -191,27 +196,17 @@ async def what_is_left_in_the_workspace_cannot_hurt_the_host(sandbox: Sandbox) -
         want(not escaped, f"links lead out: {escaped}")
         want(sorted(os.listdir(temporary)) == ["out"], "something was written beside the target")
         await output(sandbox, "mkdir h; truncate -s 1T h/huge")
-        try:
-            await sandbox.get_tree("h", Path(temporary, "h"), max_bytes=1 << 20, max_files=10)
-            raise Broken("a file of 1 TB was copied")
-        except SandboxFileTooLarge:
-            pass
+        copied = sandbox.get_tree("h", Path(temporary, "h"), max_bytes=1 << 20, max_files=10)
+        await raises(SandboxFileTooLarge, copied, "a file of 1 TB")
         if isolates(sandbox):
             for name in ("t/absolute", "t/up"):
-                await _refused(sandbox.read_file(name, max_bytes=100))
-                await _refused(sandbox.write_file(name, b"x"))
+                what = "a link to a file of the host"
+                await raises(SandboxFileError, sandbox.read_file(name, max_bytes=100), what)
+                await raises(SandboxFileError, sandbox.write_file(name, b"x"), what)
             want(target.file.read_text() == target.secret, "the host's file was written")
         else:
             naive = Path(sandbox.workspace, "t/absolute").read_text()
             want(naive == target.secret, "the link does not bite: who just opens it sees nothing")
-
-
-async def _refused(action: object) -> None:
-    try:
-        await action  # type: ignore[misc]  # a coroutine
-    except SandboxFileError:
-        return
-    raise Broken("a link to a file of the host was followed")
 
 
 async def swapping_folders_for_links_during_a_copy_gains_nothing(sandbox: Sandbox) -> None:
@@ -246,16 +241,17 @@ async def starts_that_are_given_up_leave_nothing(context: CheckContext) -> None:
                 await task.result().close()
     finally:
         await backend.close()
-    await _nothing_left(before)
+    await _nothing_left(lambda: set(guests_of(os.getpid())) - before, context.backend)
 
 
-async def _nothing_left(before: set[int]) -> None:
-    """Wait until no guests of ours run but those that ran before, which other sandboxes own."""
+async def _nothing_left(find: Callable[[], Collection[int]], backend: Backend) -> None:
+    """Wait until ``find`` finds no guests any more."""
     for _ in range(500):
-        if not (left := sorted(set(guests_of(os.getpid())) - before)):
+        if not (left := sorted(find())):
             return
         await asyncio.sleep(0.02)
-    raise Broken(f"processes are left: {left}")
+        await backend.sweep()
+    raise Broken(f"guests are left: {left}")
 
 
 def guests_of(owner: int) -> list[int]:
@@ -282,9 +278,7 @@ async def sandboxes_end_with_an_owner_that_is_killed(context: CheckContext) -> N
         "    await sandboxes[1].pause()\n"
         "    print('up', flush=True)\n    await asyncio.sleep(600)\nasyncio.run(main())\n"
     )
-    import json
-
-    if context.backend.name not in _registered():
+    if context.backend.name not in backend_names():
         raise NotRun("only for back ends that can be opened by name")
     arguments = [sys.executable, "-c", code, context.backend.name, json.dumps(context.options)]
     owner = subprocess.Popen(arguments, stdout=subprocess.PIPE)
@@ -298,38 +292,19 @@ async def sandboxes_end_with_an_owner_that_is_killed(context: CheckContext) -> N
         owner.wait()
         if owner.stdout is not None:
             owner.stdout.close()
-    for _ in range(500):
-        if not (left := guests_of(owner.pid)):
-            return
-        await asyncio.sleep(0.02)
-        await context.backend.sweep()
-    raise Broken(f"guests outlive their owner: {left}")
-
-
-def _registered() -> list[str]:
-    from turngym.sandbox.backends.catalogue import backend_names
-
-    return backend_names()
+    await _nothing_left(lambda: guests_of(owner.pid), context.backend)
 
 
 async def a_sandbox_outlives_the_thread_that_started_it(context: CheckContext) -> None:
     backend = context.make()
-    started: list[Sandbox] = []
-
-    def work() -> None:
-        started.append(asyncio.run(backend.start(context.spec())))
-
-    import threading
-
     before = len(guests_of(os.getpid()))
-    thread = threading.Thread(target=work)
-    thread.start()
-    await asyncio.to_thread(thread.join)
-    want(len(started) == 1, "it did not start")
+    with ThreadPoolExecutor(1) as thread:
+        starting = thread.submit(lambda: asyncio.run(backend.start(context.spec())))
+        started = await asyncio.wrap_future(starting)
     await asyncio.sleep(0.2)
     alive = len(guests_of(os.getpid())) > before
     await backend.close()
-    await started[0].close()
+    await started.close()
     want(alive, "it died with the thread that started it")
 
 
