@@ -19,10 +19,7 @@ T = TypeVar("T")
 class LoopThread:
     """An event loop to which every other thread may send coroutines.
 
-    Runs from the start until ``stop``; what is left then is cancelled.
-
-    Args:
-        name: Of the thread, which is a daemon.
+    Runs from the start until ``stop``, in a daemon of this name; what is left then is cancelled.
     """
 
     def __init__(self, name: str) -> None:
@@ -83,10 +80,7 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
 async def forked(n: int, clone: Callable[[], T], restore: Callable[[T], Any]) -> list[T]:
     """Return ``n`` clones, each restored; they are closed when one fails.
 
-    Args:
-        n: Number of clones.
-        clone: Makes one.
-        restore: Brings it to its state; may be a coroutine.
+    ``restore`` brings one to its state, and may be a coroutine.
     """
     children: list[Any] = []
     try:

@@ -82,8 +82,7 @@ class ExitBoundary(Boundary):
 class Tolerated:
     """Logs what foreign code raises inside the block, and goes on: what it came from is over.
 
-    Args:
-        what: Begins the warning, for example ``"a policy session did not close"``.
+    ``what`` begins the warning, for example ``"a policy session did not close"``.
     """
 
     def __init__(self, what: str) -> None:
@@ -121,12 +120,9 @@ def cancellations() -> int:
 def is_asked(error: BaseException, *, since: int) -> bool:
     """Return whether something outside of the code that raised ``error`` wanted its end.
 
-    A cancellation is asked for when somebody cancelled the running task; an exit, when a signal of
-    the user's caused it; ``GeneratorExit``, when the coroutine is being closed.
-
-    Args:
-        error: What was raised.
-        since: ``cancellations()`` before the code was called.
+    A cancellation is asked for when somebody cancelled the running task, more often than ``since``
+    by ``cancellations()``; an exit, when a signal of the user's caused it; ``GeneratorExit``, when
+    the coroutine is being closed.
     """
     if isinstance(error, asyncio.CancelledError):
         return cancellations() > since

@@ -46,8 +46,7 @@ class Node:
 def connect(needed_for: str) -> Any:  # Ray is optional, and untyped here
     """Return the module ``ray``, connected to the cluster that RAY_ADDRESS names or runs here.
 
-    Args:
-        needed_for: The setting that wants it, for messages.
+    Messages name the setting that it is ``needed_for``.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -84,11 +83,7 @@ def _own_handlers() -> Iterator[None]:
 
 
 def alive(ray: Any) -> list[Node]:
-    """Return the nodes of a cluster, this one first.
-
-    Args:
-        ray: The module, connected.
-    """
+    """Return the nodes of the cluster that ``ray`` is connected to, this one first."""
     here = ray.get_runtime_context().get_node_id()
     found = [
         Node(

@@ -41,15 +41,10 @@ def import_attribute(kind: str, spec: str) -> Any:  # whatever the user wrote; t
 
 
 def import_extra(module: str, needed_for: str, extra: str) -> Any:  # optional, and often untyped
-    """Return a module that an extra of this package installs.
-
-    Args:
-        module: Its name.
-        needed_for: What needs it, for the message.
-        extra: Which extra installs it.
+    """Return a module that an ``extra`` of this package installs.
 
     Raises:
-        MissingExtraError: It is not installed; the message holds the install line.
+        MissingExtraError: It is not installed; the message says what it was ``needed_for``.
     """
     try:
         return importlib.import_module(module)
@@ -58,11 +53,7 @@ def import_extra(module: str, needed_for: str, extra: str) -> Any:  # optional, 
 
 
 def import_function(kind: str, spec: str) -> Callable[..., Any]:
-    """Return the function that ``module:function`` names, as ``import_attribute``.
-
-    Args:
-        kind: What it should be, for messages.
-        spec: Module or file, and function.
+    """Return the function that ``module:function`` names; as ``import_attribute``.
 
     Raises:
         ConfigError: There is none, or it cannot be called.

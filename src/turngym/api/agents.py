@@ -166,8 +166,7 @@ def as_policy(agent: object) -> Policy:
 def agent_digest(spec: str) -> str | None:
     """Return the SHA-256 of an agent's files; None when it has none, or none can be found.
 
-    Args:
-        spec: As for ``make_policy``: weights, a file of settings, or the module of a function.
+    ``spec``, as for ``make_policy``, names weights, settings in a file, or a function in a module.
     """
     first = spec.split(" ")[0]
     if first.endswith(".toml"):

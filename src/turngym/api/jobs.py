@@ -28,12 +28,7 @@ def run_heats(heats: Sequence[Heat], *, jobs: int, advance: OnProgress) -> dict[
     """Train everything that is not done yet, and return what went wrong: label to reason.
 
     One failure stops no other run, except those that would begin with the model it should have
-    made.
-
-    Args:
-        heats: What to run.
-        jobs: Processes at a time, 1 or more.
-        advance: Watches.
+    made. So many ``jobs`` run at a time, and ``advance`` watches.
 
     Raises:
         Interrupted: SIGINT or SIGTERM arrived. The runs have saved themselves and can go on.

@@ -8,10 +8,7 @@ from turngym.errors import missing_extra
 
 
 def need_train_extra(what: str) -> None:
-    """Make sure that models can be loaded and trained, without progress bars of their own.
-
-    Args:
-        what: What needs it, for the message.
+    """Make sure that ``what`` can load and train models, without progress bars of their own.
 
     Raises:
         MissingExtraError: The extra ``train`` is not installed.

@@ -49,11 +49,7 @@ class TrlEnvironment:
         self._return, self._is_over, self._is_broken = 0.0, True, False
 
     def reset(self, *, task: str = "", **row: Any) -> str:
-        """Begin an episode; rows of one task begin alike.
-
-        Args:
-            task: Column of the row with the id of the task.
-            row: The other columns, of no effect.
+        """Begin an episode of the ``task`` whose id the row has; rows of one task begin alike.
 
         Raises:
             ConfigError: There is no such column, or no such task.
@@ -120,11 +116,7 @@ def trl_rows(
 ) -> list[dict[str, Any]]:
     """Return rows of a data set: a prompt with the rules, and the id of a task.
 
-    Args:
-        name: Id, file or folder of the environment.
-        count: How many; fewer where there are fewer tasks.
-        split: Whose tasks.
-        options: Of the environment.
+    There are ``count``, or as many as ``split`` of the environment ``name`` with ``options`` has.
     """
     env = make(name, **options)
     content = f"{env.get_wrapper_attr('rules')}\n\n"

@@ -70,11 +70,7 @@ def split_of(name: str) -> Split:
 
 
 def key_values(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Return ``KEY=VALUE`` pairs.
-
-    Args:
-        option: What they were given with, for messages.
-        texts: The pairs.
+    """Return the ``KEY=VALUE`` pairs that were given with ``option``, which messages name.
 
     Raises:
         ConfigError: One is no pair, or a key is there twice.

@@ -94,11 +94,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        arguments: Without the program's name; None for those of the process.
-    """
+    """Run the command line, with the arguments of the process if None, and return its exit code."""
     if arguments is None:  # this process is ours: being ended is Ctrl-C, so that all is closed
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         code = main(sys.argv[1:])

@@ -47,9 +47,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def progress(label: str, total: int | None) -> Iterator[Advance]:
     """Show how far a piece of work is: a bar on a terminal, now and then a line elsewhere.
 
-    Args:
-        label: What is being done.
-        total: Units of work in all; None when that is not known.
+    ``total`` is the units of work in all; None when that is not known.
     """
     if sys.stderr.isatty():
         with _bar(label, total) as advance:
@@ -152,11 +150,7 @@ Found = Mapping[str, Any]
 
 
 def evaluation_table(results: Mapping[str, Found]) -> str:
-    """Return one line for each environment; columns without any number are left out.
-
-    Args:
-        results: Short name to ``Summary.to_json``.
-    """
+    """Return one line for each environment; columns without any number are left out."""
     columns = _columns(results)
     rows = [[name, *(cell(found) for _, cell in columns)] for name, found in results.items()]
     return table(["ENVIRONMENT", *(header for header, _ in columns)], rows)

@@ -28,11 +28,9 @@ class EndOfInput(Exception):
 
 
 def ask(instructions: str, info: Mapping[str, Any]) -> str:
-    """Return the next action that the player types, answering ``?`` on the way.
+    """Return the next action that the player types.
 
-    Args:
-        instructions: Shown on ``?`` when the legal actions cannot be listed.
-        info: Of the last reset or step.
+    On ``?`` come the legal actions of ``info``, or ``instructions`` where they cannot be listed.
 
     Raises:
         EndOfInput: The player wants to stop.
@@ -126,14 +124,7 @@ def play(
 def play_from(
     world: gymnasium.Env[Any, Any], observation: Any, info: Mapping[str, Any], instructions: str
 ) -> None:
-    """Have the user play an episode to its end.
-
-    Args:
-        world: Where it has begun.
-        observation: What is seen now.
-        info: What came with it.
-        instructions: How to act.
-    """
+    """Have the user play an episode to its end, from its first observation on."""
     print(instructions, end="\n\n")
     turns, episode_return = 0, 0.0
     over = False

@@ -141,16 +141,7 @@ def print_report(
     notes: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Write a report and print what matters of it.
-
-    Args:
-        runs: Finished runs.
-        out: Where the report goes.
-        protocol: What was asked for.
-        reference: Whom the others are measured against.
-        notes: What a reader must see first.
-        as_json: Print JSON instead of a table.
-    """
+    """Write a report and print what matters of it; ``notes`` are what a reader must see first."""
     from turngym.reports.comparison import rank
     from turngym.reports.overall import overall
     from turngym.reports.tables import episodes, overall_rows, report_json, write_report

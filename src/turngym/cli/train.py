@@ -341,12 +341,7 @@ def _updates(heats: Sequence[Heat]) -> int:
 
 
 def chosen_among(option: str, text: str, names: Sequence[str]) -> list[str]:
-    """Return the names in ``text``, ``a,b``; an unknown one is refused.
-
-    Args:
-        option: For the message.
-        text: What was given.
-        names: What there is.
+    """Return the names in ``text``, ``a,b``, which was given with ``option``.
 
     Raises:
         UnknownNameError: A name is not among ``names``.
@@ -387,11 +382,7 @@ def _tries(parts: Sequence[str], names: Sequence[str]) -> dict[str, list[tuple[s
 
 
 def compared_algos(algos: str, own: Sequence[str]) -> list[ComparedAlgo]:
-    """Return the algorithms of ``--algos`` with the settings of ``--set``.
-
-    Args:
-        algos: ``"grpo,mine=path/to/mine.toml"``.
-        own: ``"grpo:learner.lr=1e-4"``, each.
+    """Return the algorithms of ``--algos``, ``"grpo,mine=mine.toml"``, with their ``--set``.
 
     Raises:
         ConfigError: An algorithm is there twice or has no good name; a setting has no algorithm.

@@ -26,12 +26,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
 
 
 def to_atif(one: Trajectory, *, name: str) -> Json:
-    """Return an episode as a document of the format.
-
-    Args:
-        one: The episode.
-        name: What identifies it, for example its place in the run.
-    """
+    """Return an episode as a document of the format; ``name`` identifies it in its run."""
     steps: list[Json] = []
     read: tuple[int, ...] = ()
     for number, turn in enumerate(one.turns):
@@ -108,11 +103,8 @@ def _agent_step(turn: Turn, read: tuple[int, ...], number: int) -> tuple[Json, t
 def from_atif(content: Mapping[str, Any], where: str) -> list[Trajectory]:
     """Return the trajectories of a document: its own, then those of its subagents.
 
-    Where it does not say what an episode was worth there is no score, and no reward.
-
-    Args:
-        content: The document.
-        where: Its place, for messages.
+    Where it does not say what an episode was worth there is no score, and no reward. Messages say
+    ``where`` it stands.
 
     Raises:
         RecordError: It is of no such format.

@@ -129,14 +129,10 @@ def _read(folder: Path, name: str) -> EvalRun:
 
 
 def compare_runs(runs: Sequence[EvalRun], reference: str | None = None) -> list[Comparison]:
-    """Return every run minus the reference, in each environment that both played.
+    """Return every run minus the ``reference``, the first by default, where both played.
 
     The interval is a bootstrap over tasks: what both did at a task is sampled together. That of
     success is Newcombe's for pairs where each task counts 0 or 1.
-
-    Args:
-        runs: At least one.
-        reference: Name of a run; the first by default.
 
     Raises:
         ConfigError: There is no such run, or two runs played other tasks under one name.
@@ -214,16 +210,9 @@ once; where each task counts 0 or 1, the interval of a difference in success is 
 def write_evaluations(
     runs: Sequence[EvalRun], comparisons: Sequence[Comparison], out: Path, *, image: str | None
 ) -> Path:
-    """Write ``evaluations.md``, ``evaluations.csv`` and ``evaluations.json``.
+    """Write ``evaluations.md``, ``.csv`` and ``.json`` into the folder ``out``; return the first.
 
-    Args:
-        runs: At least one.
-        comparisons: Of them.
-        out: A folder that is there.
-        image: File name of the plot, in ``out``.
-
-    Returns:
-        The Markdown file.
+    ``image`` is the file name of the plot, which is there.
     """
     content = evaluations_json(runs, comparisons)
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -253,14 +253,10 @@ def write_parquet(rows: Iterable[Row], kinds: Mapping[str, str], path: Path) -> 
 
 
 def write_dataset(rows: Iterable[Row], kinds: Mapping[str, str], folder: Path) -> int:
-    """Write a folder that ``datasets.load_dataset(folder)`` reads, and return how many rows it has.
+    """Write a ``folder`` that ``datasets.load_dataset`` reads; return how many rows it has.
 
-    There is one Parquet file a split, ``all`` for tasks of none, and a README with the card.
-
-    Args:
-        rows: The table.
-        kinds: Its columns.
-        folder: Made when it is missing.
+    There is one Parquet file a split, ``all`` for tasks of none, and a README with the card, which
+    lists the ``kinds`` of columns.
 
     Raises:
         MissingExtraError: pyarrow is not installed.

@@ -27,11 +27,7 @@ class Recorded:
 
 
 def find_recorded(run: Path, number: int) -> Recorded:
-    """Return an episode.
-
-    Args:
-        run: Folder of a run, or a file of trajectories.
-        number: As the viewer and ``turngym export`` count, from 0.
+    """Return episode ``number`` of a run, as the viewer and ``turngym export`` count from 0.
 
     Raises:
         ConfigError: There is none of that number.

@@ -121,12 +121,7 @@ def overall_markdown(overall: Overall, *, image: str) -> str:
 
 
 def markdown(ranking: Ranking, *, image: str | None = None) -> str:
-    """Return a ranking as a section of Markdown.
-
-    Args:
-        ranking: One environment.
-        image: Link of its plot.
-    """
+    """Return a ranking as a section of Markdown, with ``image`` as the link of its plot."""
     first = ranking.entries[0]
     headers = [header.format(reference=ranking.reference) for header in _HEADERS]
     lines = [f"## {ranking.env}", ""]
@@ -243,15 +238,7 @@ _LEAST_GAP = 0.045
 
 
 def draw(ranking: Ranking, path: Path) -> list[Path]:
-    """Draw a ranking as PNG and as SVG.
-
-    Args:
-        ranking: One environment.
-        path: Without suffix.
-
-    Returns:
-        What was written.
-    """
+    """Draw a ranking as PNG and as SVG, and return both; ``path`` is without suffix."""
     with saved(path, (11, 4.2)) as figure:
         axes = figure.subplots(1, 2, sharey=True)
         entries = sorted(ranking.entries, key=lambda s: s.algo)
@@ -282,9 +269,7 @@ def draw_profiles(overall: Overall, path: Path) -> list[Path]:
 def saved(path: Path, size: tuple[float, float]) -> Iterator[Any]:
     """Yield a matplotlib figure, which is written as PNG and SVG after the block.
 
-    Args:
-        path: Without suffix.
-        size: Width and height in inches.
+    ``path`` is without suffix, ``size`` is width and height in inches.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -366,12 +351,7 @@ def _panel(
 def draw_evaluations(runs: Sequence[EvalRun], path: Path) -> list[Path]:
     """Draw success with intervals, and pass@k where there are several attempts, as PNG and SVG.
 
-    Args:
-        runs: At least one.
-        path: Without suffix.
-
-    Returns:
-        What was written.
+    ``path`` is without suffix; both files are returned.
     """
     envs = list(dict.fromkeys(env for run in runs for env in run.rows))
     summaries = [run.summaries() for run in runs]

@@ -84,12 +84,7 @@ box-shadow: 0 1px #8884 } td:last-child { text-align: right }
 
 
 def soundness_page(title: str, reports: Sequence[CheckReport]) -> str:
-    """Return a page that stands alone: it loads nothing and runs nothing.
-
-    Args:
-        title: What was checked.
-        reports: What was found, in order.
-    """
+    """Return a page that stands alone, with this title: it loads nothing and runs nothing."""
     results = [result for report in reports for result in report.results]
     counts = {s: sum(r.status == s for r in results) for s in ("pass", "warn", "fail", "not-run")}
     summary = ", ".join(f"{count} {_shown(status)}" for status, count in counts.items())

@@ -69,11 +69,7 @@ class Library:
         return [str(path.relative_to(self.root).with_suffix("")) for path in self.sources]
 
     def scan(self, on_rows: Callable[[], None] | None = None) -> None:
-        """Read every line once.
-
-        Args:
-            on_rows: Called now and then, when there are more rows.
-        """
+        """Read every line once; ``on_rows`` is called now and then, when there are more rows."""
         for number, path in enumerate(self.sources):
             for start, line in _lines(path):
                 try:
@@ -156,11 +152,7 @@ class Library:
 
 
 class Scan:
-    """A library that is read in the background.
-
-    Args:
-        run: As for ``Library``.
-    """
+    """A ``Library`` that is read in the background."""
 
     def __init__(self, run: Path) -> None:
         self.library = Library(run)

@@ -130,13 +130,9 @@ def served_page(title: str) -> tuple[bytes, str]:
 
 
 def write_page(library: Library, path: Path) -> None:
-    """Write one file that shows everything and needs nothing else.
+    """Write one file that shows a library and needs nothing else, replacing it when all is written.
 
     Episodes are packed in chunks, which the browser unpacks when they are opened.
-
-    Args:
-        library: Scanned.
-        path: Replaced only when all of it is written.
     """
     head, policy = _head(f"{library.run.resolve().name} · turngym", "img-src data:")
     meta = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">'
@@ -231,9 +227,7 @@ _NAME = "tokenizer.json"
 class TokenTexts:
     """Decodes single tokens; without a tokenizer, or what reads it, it knows none.
 
-    Args:
-        root: Folder of the run: an evaluation keeps ``tokenizer.json``, a training run has it in
-            its checkpoints.
+    Below ``root`` an evaluation keeps ``tokenizer.json``, a training run has it in its checkpoints.
     """
 
     def __init__(self, root: Path) -> None:
@@ -281,10 +275,7 @@ _WAIT_S = 1.0
 
 
 class Viewer:
-    """What a server needs to answer; reads the run again when its files have changed.
-
-    Args:
-        run: Folder or file.
+    """What a server needs to answer; reads the run, a folder or file, again when it has changed.
 
     Raises:
         ConfigError: There is nothing to show.
@@ -323,9 +314,7 @@ class Viewer:
 def make_server(viewer: Viewer, port: int = 0) -> ThreadingHTTPServer:
     """Return a server on the loopback address; ``serve_forever`` runs it.
 
-    Args:
-        viewer: What it shows.
-        port: 0 for any that is free.
+    Port 0 is any that is free.
 
     Raises:
         ConfigError: The port cannot be had.

@@ -73,11 +73,7 @@ class BubblewrapBackend:
     isolation: Isolation = "standard"
 
     def __init__(self, *, quota: Quota | None = None) -> None:
-        """Make the back end; nothing is started yet.
-
-        Args:
-            quota: What all its sandboxes together may take, forks included; None for no cap.
-        """
+        """Make the back end; all its sandboxes together, forks too, take what ``quota`` allows."""
         self.quota = quota or Quota()
         self._launcher: LauncherProcess | None = None
         self._launching = threading.Lock()

@@ -30,11 +30,7 @@ def backend_names() -> list[str]:
 
 
 def open_backend(name: str = DEFAULT, **options: Any) -> Backend:  # each back end has its own
-    """Make the back end called ``name``. Nothing is started until a sandbox is.
-
-    Args:
-        name: One of `backend_names`.
-        options: For its constructor.
+    """Make the back end called ``name`` with ``options``. Nothing is started until a sandbox is.
 
     Raises:
         UnknownNameError: There is none of that name.

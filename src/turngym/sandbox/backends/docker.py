@@ -84,9 +84,7 @@ class DockerBackend:
     def __init__(self, *, base_url: str = "", quota: Quota | None = None) -> None:
         """Make the back end; the engine is asked when first needed.
 
-        Args:
-            base_url: Socket of the engine; "" for DOCKER_HOST or the usual places.
-            quota: What all its sandboxes together may take.
+        Its socket is ``base_url``, or else that of DOCKER_HOST or in the usual places.
 
         Raises:
             MissingExtraError: The client library is not installed.

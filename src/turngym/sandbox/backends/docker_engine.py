@@ -35,11 +35,9 @@ Client = Any  # docker.DockerClient, which has no types
 
 
 def prepared(client: Client, name: str) -> str:
-    """Return the id of an image that has everything a sandbox needs, made from ``name``.
+    """Return the id of an image of ``client`` with all that a sandbox needs, made from ``name``.
 
-    Args:
-        client: The engine.
-        name: ``host`` for this machine's packages, a folder or tar, or an image of the engine.
+    That is ``host`` for this machine's packages, a folder or tar, or an image of the engine.
 
     Raises:
         SandboxRefused: There is no such image.

@@ -183,11 +183,9 @@ def unpacked(image: str) -> Path:
 
 
 def machine_image(target: Path, packages: tuple[str, ...] = PACKAGES) -> Path:
-    """Collect installed Debian packages, and the libraries they need, into a root folder.
+    """Collect installed Debian packages, with the libraries they need, as the folder ``target``.
 
-    Args:
-        target: Made; a folder that is there already is returned as it is.
-        packages: Names; those that are not installed are left out.
+    One that is there already is returned as it is; packages that are not installed are left out.
 
     Raises:
         SandboxRefused: This machine has no ``dpkg-query``.

@@ -65,12 +65,7 @@ class Machine:
 
 
 class MachineBackend(ABC):
-    """Holds layers as folders, and the sandboxes that run.
-
-    Args:
-        isolation: What its machines give, by the provider's word.
-        quota: What all sandboxes together may take.
-    """
+    """Holds layers as folders, and the sandboxes that run; ``isolation`` is the provider's word."""
 
     name: str
 

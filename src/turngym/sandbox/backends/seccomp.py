@@ -103,9 +103,8 @@ def machine() -> int:
 def bpf(*, allow_ptrace: bool = False, system_v: bool = True) -> bytes:
     """Return the filter for this machine as the kernel's array of instructions.
 
-    Args:
-        allow_ptrace: Debuggers work.
-        system_v: System V's memory, messages and semaphores can be had.
+    Debuggers work with ``allow_ptrace``; System V's memory, messages and semaphores can be had with
+    ``system_v``.
 
     Raises:
         SandboxRefused: The processor is not known.

@@ -29,11 +29,7 @@ class UnsafeLocalBackend(MachineBackend):
     name = "unsafe-local"
 
     def __init__(self, *, accept_risk: str = "", quota: Quota | None = None) -> None:
-        """Make the back end.
-
-        Args:
-            accept_risk: The words of `RISK`.
-            quota: What all its sandboxes together may take.
+        """Make the back end, for who passes the words of `RISK` as ``accept_risk``.
 
         Raises:
             SandboxRefused: The risk was not accepted.

@@ -29,9 +29,7 @@ class Parents:
 def find_parents(proc: Path = Path("/proc/self"), member: Path | None = None) -> Parents:
     """Return the folders of a process's own groups, whether or not they can be written.
 
-    Args:
-        proc: This process, whose mounts are looked at.
-        member: The process whose groups are wanted; None for this one.
+    ``proc`` is this process, whose mounts are read; ``member`` is the one, if it is another.
     """
     groups = _memberships(((member or proc) / "cgroup").read_text())
     folders: dict[str, Path] = {}

@@ -138,12 +138,9 @@ def copy_upper(source: str, target: str, marks: str = TRUSTED) -> None:
 
 
 def merge(layers: list[str], target: str, marks: str = TRUSTED) -> None:
-    """Write what stacked layers amount to as one layer.
+    """Write what stacked layers, topmost first, amount to as the new folder ``target``.
 
-    Args:
-        layers: Upper folders, topmost first.
-        target: Folder to make.
-        marks: What the overlay's marks begin with, `TRUSTED` or `USER`.
+    The overlay's ``marks`` begin with `TRUSTED` or `USER`.
 
     Raises:
         OSError: Something cannot be copied.

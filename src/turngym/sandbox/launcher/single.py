@@ -21,9 +21,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 def become(command: list[str], owner: int | None) -> None:
     """Turn this process into ``command``, without a privilege or a way to gain one.
 
-    Args:
-        command: A program and its arguments.
-        owner: Host user to become; None to stay who we are.
+    ``owner`` is the host user to become, None to stay who we are.
 
     Raises:
         OSError: The kernel refuses, or there is no such program.
