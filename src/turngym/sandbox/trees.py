@@ -150,7 +150,8 @@ async def get_tree(
             error.errno, f"get_tree: cannot make {str(target)!r}: {error.strerror}"
         ) from None
     try:
-        return await _copy_out(channel, source, target, entries, max_bytes, is_layer=is_layer)
+        copy = _Copy(channel, source, target, max_bytes)
+        return await copy.take(entries, is_layer=is_layer)
     except BaseExceptionGroup as group:
         shutil.rmtree(target, ignore_errors=True)
         raise group.exceptions[0] from None
@@ -250,80 +251,63 @@ class _Walk:
         return None
 
 
-async def _copy_out(
-    channel: Channel,
-    source: bytes,
-    target: Path,
-    entries: list[_Entry],
-    max_bytes: int,
-    *,
-    is_layer: bool,
-) -> TreeReport:
-    root = os.fsencode(target)
-    skipped: list[str] = []
-    links: dict[bytes, bytes] = {}
-    budget = _Budget(max_bytes)
-    gate = asyncio.Semaphore(_PARALLEL_READS)
-    async with asyncio.TaskGroup() as tasks:
-        for kind, name, mode, _, link in entries:
-            if len(root) + len(name) > _MAX_PATH:
-                skipped.append(f"{printable(name[:200])}...: path too long")
-            elif kind == b"dir":
-                os.mkdir(os.path.join(root, name), 0o700)
-            elif kind == b"file":
-                await gate.acquire()
-                mode = 0o400 | (mode & 0o777) if is_layer else 0o600 | (mode & 0o111)
-                task = tasks.create_task(
-                    _copy_file(channel, source, root, name, mode, budget, skipped)
-                )
-                task.add_done_callback(lambda _: gate.release())
-            elif kind == b"link":
-                links[name] = link
+class _Copy:
+    """A copy of a tree on its way out of a sandbox: what came, and what was left."""
+
+    def __init__(self, channel: Channel, source: bytes, target: Path, max_bytes: int) -> None:
+        self._channel, self._source, self._root = channel, source, os.fsencode(target)
+        self._left = max_bytes
+        self._files = self._bytes = 0
+        self._skipped: list[str] = []
+
+    async def take(self, entries: list[_Entry], *, is_layer: bool) -> TreeReport:
+        links: dict[bytes, bytes] = {}
+        gate = asyncio.Semaphore(_PARALLEL_READS)
+        async with asyncio.TaskGroup() as tasks:
+            for kind, name, mode, _, link in entries:
+                if len(self._root) + len(name) > _MAX_PATH:
+                    self._skipped.append(f"{printable(name[:200])}...: path too long")
+                elif kind == b"dir":
+                    os.mkdir(os.path.join(self._root, name), 0o700)
+                elif kind == b"file":
+                    await gate.acquire()
+                    mode = 0o400 | (mode & 0o777) if is_layer else 0o600 | (mode & 0o111)
+                    task = tasks.create_task(self._file(name, mode))
+                    task.add_done_callback(lambda _: gate.release())
+                elif kind == b"link":
+                    links[name] = link
+                else:
+                    self._skip(name, _REASONS.get(kind, NO_FILE))
+        safe = links if is_layer else await asyncio.to_thread(safe_links, links)
+        for name, link in links.items():  # last, so that nothing is ever written through one
+            if name in safe:
+                os.symlink(link, os.path.join(self._root, name))
             else:
-                skipped.append(f"{printable(name)}: {_REASONS.get(kind, NO_FILE)}")
-    safe = links if is_layer else await asyncio.to_thread(safe_links, links)
-    for name, link in links.items():  # last, so that nothing is ever written through one
-        if name in safe:
-            os.symlink(link, os.path.join(root, name))
-        else:
-            skipped.append(f"{printable(name)}: link that leads out of the tree or in a circle")
-    return TreeReport(
-        files=budget.files, num_bytes=max_bytes - budget.left, skipped=tuple(sorted(skipped))
-    )
+                self._skip(name, "link that leads out of the tree or in a circle")
+        skipped = tuple(sorted(self._skipped))
+        return TreeReport(files=self._files, num_bytes=self._bytes, skipped=skipped)
+
+    def _skip(self, name: bytes, reason: str) -> None:
+        self._skipped.append(f"{printable(name)}: {reason}")
+
+    async def _file(self, name: bytes, mode: int) -> None:
+        path = os.path.join(self._source, name)
+        try:
+            data, _ = await read_file(self._channel, path, self._left, follow=False)
+        except SandboxFileTooLarge:
+            raise
+        except SandboxFileError as error:
+            self._skip(name, error.strerror or str(error))
+            return
+        self._left -= len(data)
+        if self._left < 0:
+            raise SandboxFileTooLarge("get_tree: the files grew while they were copied")
+        self._files, self._bytes = self._files + 1, self._bytes + len(data)
+        await asyncio.to_thread(_write_new, os.path.join(self._root, name), data, mode)
 
 
 _REASONS = {b"deep": "folder too deep or not readable", b"gone": "gone while the tree was read"}
 NO_FILE = "not a file, folder or link"
-
-
-class _Budget:
-    def __init__(self, left: int) -> None:
-        self.left = left
-        self.files = 0
-
-
-async def _copy_file(
-    channel: Channel,
-    source: bytes,
-    root: bytes,
-    name: bytes,
-    mode: int,
-    budget: _Budget,
-    skipped: list[str],
-) -> None:
-    path = os.path.join(source, name)
-    try:
-        data, _ = await read_file(channel, path, budget.left, follow=False)
-    except SandboxFileTooLarge:
-        raise
-    except SandboxFileError as error:
-        skipped.append(f"{printable(name)}: {error.strerror or error}")
-        return
-    budget.left -= len(data)
-    if budget.left < 0:
-        raise SandboxFileTooLarge("get_tree: the files grew while they were copied")
-    budget.files += 1
-    await asyncio.to_thread(_write_new, os.path.join(root, name), data, mode)
 
 
 def _write_new(path: bytes, data: bytes, mode: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from turngym.check_report import CheckReport, NotRun
 from turngym.errors import MissingExtraError, SandboxRefused
 from turngym.sandbox.backends.catalogue import open_backend
-from turngym.sandbox.base import Backend, Capabilities
+from turngym.sandbox.base import Backend
 from turngym.sandbox.checks import conformance, files, host_attacks, self_attacks
 from turngym.sandbox.checks.context import CheckContext, checks_of
 
@@ -46,50 +46,36 @@ def check_sandbox(
         A report with one result per check, in order.
     """
     report = CheckReport(target if isinstance(target, str) else getattr(target, "__name__", "?"))
+    prefixed = [("", PROMISES), ("attack: ", ATTACKS if attacks else [])]
+    named = [(prefix + c.__name__.replace("_", " "), c) for prefix, some in prefixed for c in some]
+    chosen = {name: check for name, check in named if only in name}
 
     def make() -> Backend:
         return open_backend(target, **options) if isinstance(target, str) else target()
 
     def work() -> None:
-        _check_all(report, make, options, attacks=attacks, only=only, on_result=on_result)
+        found: list[CheckContext] = []
+
+        def can_start() -> None:
+            try:
+                backend = make()
+                capabilities = asyncio.run(backend.probe())
+            except (SandboxRefused, MissingExtraError) as refusal:
+                raise NotRun(str(refusal)) from None
+            found.append(CheckContext(backend, capabilities, make, options))
+
+        if not report.run("a sandbox can be started", can_start):
+            return
+        [context] = found
+        try:
+            for name, check in chosen.items():
+                on_result(name)
+                report.run(name, lambda check=check: asyncio.run(context.run(check)))  # type: ignore[misc]  # binds early
+        finally:
+            asyncio.run(context.backend.close())
 
     # A thread of its own, so that it works inside an event loop as well.
     thread = threading.Thread(target=work, name="check-sandbox")
     thread.start()
     thread.join()
     return report
-
-
-def _check_all(
-    report: CheckReport,
-    make: Callable[[], Backend],
-    options: dict[str, Any],
-    *,
-    attacks: bool,
-    only: str,
-    on_result: Callable[[str], None],
-) -> None:
-    found: list[tuple[Backend, Capabilities]] = []
-
-    def can_start() -> None:
-        try:
-            backend = make()
-            found.append((backend, asyncio.run(backend.probe())))
-        except (SandboxRefused, MissingExtraError) as refusal:
-            raise NotRun(str(refusal)) from None
-
-    if not report.run("a sandbox can be started", can_start):
-        return
-    [(backend, capabilities)] = found
-    context = CheckContext(backend, capabilities, make)
-    context.options = options
-    suites = [("", PROMISES), ("attack: ", ATTACKS if attacks else [])]
-    try:
-        for prefix, checks in suites:
-            for check in checks:
-                name = prefix + check.__name__.replace("_", " ")
-                if only in name:
-                    on_result(name)
-                    report.run(name, lambda check=check: asyncio.run(context.run(check)))  # type: ignore[misc]  # binds early
-    finally:
-        asyncio.run(backend.close())

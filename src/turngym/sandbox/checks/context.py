@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -31,13 +31,17 @@ class CheckContext:
     """What a check works with: a back end, what it claims, and sandboxes on demand."""
 
     def __init__(
-        self, backend: Backend, capabilities: Capabilities, make: Callable[[], Backend]
+        self,
+        backend: Backend,
+        capabilities: Capabilities,
+        make: Callable[[], Backend],
+        options: Mapping[str, Any],
     ) -> None:
         self.backend = backend
         self.capabilities = capabilities
         self.make = make
         """Makes one more back end of the same kind."""
-        self.options: dict[str, Any] = {}
+        self.options = options
         self._open: list[Sandbox] = []
 
     @property

@@ -33,7 +33,7 @@ def find_parents(proc: Path = Path("/proc/self"), member: Path | None = None) ->
     """
     groups = _memberships(((member or proc) / "cgroup").read_text())
     folders: dict[str, Path] = {}
-    unified: Path | None = None
+    top, unified = Path("/sys/fs/cgroup"), Path()
     for line in (proc / "mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
         kind, _, options = right.split(" ", 2)
@@ -43,31 +43,18 @@ def find_parents(proc: Path = Path("/proc/self"), member: Path | None = None) ->
             for name in names & set(CONTROLLERS) & set(groups):
                 folders[name] = _below(point, root, groups[name])
         elif kind == "cgroup2" and "" in groups:
-            unified = _below(point, root, groups[""])
-    if "memory" in folders or unified is None:
+            top, unified = Path(point), _below(point, root, groups[""])
+    if "memory" in folders or unified == Path():
         return Parents(folders, 1)
     if member is not None:
         return Parents(dict.fromkeys(CONTROLLERS, unified), 2)
-    return Parents(_unified_folders(unified, Path(point_of(proc))), 2)
-
-
-def point_of(proc: Path) -> str:
-    """Return where the unified hierarchy is mounted."""
-    for line in (proc / "mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        if right.startswith("cgroup2 "):
-            return left.split(" ")[4]
-    return "/sys/fs/cgroup"
+    return Parents(_unified_folders(unified, top), 2)
 
 
 def _memberships(text: str) -> dict[str, str]:
     """Return the path of this process in each hierarchy; "" is the unified one."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        _, names, path = line.split(":", 2)
-        for name in names.split(","):
-            found[name] = path
-    return found
+    rows = [line.split(":", 2) for line in text.splitlines()]
+    return {name: path for _, names, path in rows for name in names.split(",")}
 
 
 def _below(point: str, root: str, path: str) -> Path:
