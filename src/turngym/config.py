@@ -66,8 +66,10 @@ def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, 
     raw_texts: dict[tuple[str, ...], str] = {}
     for source in sources:
         if isinstance(source, str) and (found := _OVERRIDE.match(source)):
-            path = _key_path(source, found["key"])
-            tree = _override(path, found["value"])
+            path = tuple(found["key"].split("."))
+            if not all(path):
+                raise ConfigError(f"override {source!r}: wanted key.path=value")
+            tree = _nested(path, _json_or_text(found["value"]))
             raw_texts[path] = found["value"]
         else:
             tree = dict(source) if isinstance(source, Mapping) else _read_source(cls, source)
@@ -89,18 +91,14 @@ class _Replace(dict[str, Any]):
     """A table that takes the place of what was there instead of being merged into it."""
 
 
-def _key_path(source: str, key: str) -> tuple[str, ...]:
-    path = tuple(key.split("."))
-    if not all(path):
-        raise ConfigError(f"override {source!r}: wanted key.path=value")
-    return path
-
-
-def _override(path: Sequence[str], text: str) -> Tree:
+def _json_or_text(text: str) -> Any:
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except ValueError:
-        value = text
+        return text
+
+
+def _nested(path: Sequence[str], value: Any) -> Tree:
     for key in reversed(path):
         value = {key: value}
     return dict(value)
@@ -226,12 +224,6 @@ def _validate(cls: type[ConfigT], tree: Tree, raw_texts: Mapping[tuple[str, ...]
             return _validate(cls, tree, {})
         lines = (_explain(cls, tree, found) for found in error.errors())
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
-
-
-def _nested(path: Sequence[str], value: Any) -> Tree:
-    for key in reversed(path):
-        value = {key: value}
-    return dict(value)
 
 
 def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ broke is an error of its sample, and no score of 0.
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from typing import Any
 
 from turngym.environments.gym.registration import make
@@ -69,11 +70,8 @@ def inspect_task(name: str, *, count: int = 100, split: Split = "test", **option
 
         return score
 
-    env = make(name, **options)
-    try:
+    with closing(make(name, **options)) as env:
         ids = [task.id for task in first_tasks(env, count, splits=(split,))]
-    finally:
-        env.close()
     samples = [Sample(id=id, input=id) for id in ids]
     return Task(dataset=samples, solver=play(), scorer=judged(), name=name.replace("/", "_"))
 

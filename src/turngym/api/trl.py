@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any, Literal
 
 from turngym.environments.core.actions import JsonTools
@@ -101,9 +102,8 @@ def trl_environment(name: str, *, seed: int = 0, **options: Any) -> type[TrlEnvi
     Raises:
         ConfigError: There is none, or an action is called ``reset`` or ``get_reward``.
     """
-    env = make(name, **options)
-    tools = [tool["function"] for tool in env.get_wrapper_attr("action_format").tools()]
-    env.close()
+    with closing(make(name, **options)) as env:
+        tools = [tool["function"] for tool in env.get_wrapper_attr("action_format").tools()]
     if taken := [one["name"] for one in tools if one["name"] in _TAKEN]:
         raise ConfigError(f"environment {name!r}: TRL has a use of its own for {taken[0]!r}")
     members: dict[str, Any] = {one["name"]: _method(one) for one in tools}
@@ -118,14 +118,10 @@ def trl_rows(
 
     There are ``count``, or as many as ``split`` of the environment ``name`` with ``options`` has.
     """
-    env = make(name, **options)
-    content = f"{env.get_wrapper_attr('rules')}\n\n"
-    rows = [
-        {"prompt": [{"role": "user", "content": content}], "task": task.id}
-        for task in first_tasks(env, count, splits=(split,))
-    ]
-    env.close()
-    return rows
+    with closing(make(name, **options)) as env:
+        content = f"{env.get_wrapper_attr('rules')}\n\n"
+        tasks = first_tasks(env, count, splits=(split,))
+    return [{"prompt": [{"role": "user", "content": content}], "task": task.id} for task in tasks]
 
 
 def _method(tool: Mapping[str, Any]) -> Callable[..., str]:

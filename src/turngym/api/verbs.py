@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -61,18 +62,17 @@ def rollout(
         ConfigError: There is no such environment, agent or option.
     """
     make_env = partial(make, env, **options)
-    return _run(
-        evaluation.evaluate(
-            make_env,
-            as_policy(agent),
-            first_tasks(make_env, split, episodes),
-            env_id=registry.find(env).short_name,
-            seed=seed,
-            concurrency=concurrency,
-            attempts=attempts,
-            timeout_s=timeout_s,
-        )
+    playing = evaluation.evaluate(
+        make_env,
+        as_policy(agent),
+        first_tasks(make_env, split, episodes),
+        env_id=registry.find(env).short_name,
+        seed=seed,
+        concurrency=concurrency,
+        attempts=attempts,
+        timeout_s=timeout_s,
     )
+    return _apart(partial(asyncio.run, playing))
 
 
 def evaluate(env: str, agent: object, *, episodes: int = 100, **settings: Any) -> Evaluation:
@@ -163,8 +163,8 @@ def first_tasks(make_env: Callable[[], Any], split: Split, count: int) -> list[T
     Raises:
         ConfigError: There is none.
     """
-    env, found = make_env(), list[Task]()
-    try:
+    found: list[Task] = []
+    with closing(make_env()) as env:
         task = env.get_wrapper_attr("task")
         for index in range(count):
             try:
@@ -173,13 +173,7 @@ def first_tasks(make_env: Callable[[], Any], split: Split, count: int) -> list[T
                 if not found:
                     raise
                 break
-        return found
-    finally:
-        env.close()
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    return _apart(partial(asyncio.run, work))
+    return found
 
 
 def _apart(call: Callable[[], T]) -> T:

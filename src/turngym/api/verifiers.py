@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 from turngym.environments.gym.registration import make
@@ -110,11 +111,8 @@ async def _talk(hosted: HostedEnv, task: Any, player: Any) -> None:
 
 
 def _ids(name: str, count: int, split: Any, options: Mapping[str, Any]) -> list[str]:
-    env = make(name, **options)
-    try:
+    with closing(make(name, **options)) as env:
         return [task.id for task in first_tasks(env, count, splits=(split,))]
-    finally:
-        env.close()
 
 
 def _seed(task: str) -> int:
@@ -128,8 +126,7 @@ def _played(
 
     What is not played pays what its state is worth.
     """
-    env = make(name, **options)
-    try:
+    with closing(make(name, **options)) as env:
         env.reset(seed=_seed(task), options={"task": task})
         inner: Any = env.unwrapped  # an environment of ours
         total, is_over, info = 0.0, False, dict[str, Any]()
@@ -140,5 +137,3 @@ def _played(
             end = inner.end_at_limit()
             total += (inner.score() or 0.0) if end is None else end.reward
         return total, info.get("score")
-    finally:
-        env.close()

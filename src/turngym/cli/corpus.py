@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -91,13 +92,10 @@ def search(
     from turngym.environments.search.index import open_index
 
     text = " ".join(query)
-    backend = open_index(folder, engine)
-    try:
+    with closing(open_index(folder, engine)) as backend:
         started = time.perf_counter()
         hits = backend.search(text, k)
         milliseconds = 1e3 * (time.perf_counter() - started)
-    finally:
-        backend.close()
     words = frozenset(terms(text))
     if as_json:
         print_json([asdict(hit) for hit in hits])
@@ -132,13 +130,10 @@ def propose(
 
     read_manifest(folder)
     write = ClozeProposer() if proposer is None else import_function("proposer", proposer)
-    counts, backend = ProposalCounts(), SqliteBackend(folder / DATABASE)
-    try:
-        with interruptible():
-            found = self_play_questions(write, backend, seed=seed, attempts=attempts, counts=counts)
-            number = write_questions(out, found)
-    finally:
-        backend.close()
+    counts = ProposalCounts()
+    with closing(SqliteBackend(folder / DATABASE)) as backend, interruptible():
+        found = self_play_questions(write, backend, seed=seed, attempts=attempts, counts=counts)
+        number = write_questions(out, found)
     if as_json:
         print_json({"accepted": number, "rejected": dict(counts.rejected)})
         return

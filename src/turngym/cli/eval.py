@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,17 +65,9 @@ class _Plan:
 
     def identity(self, entries: Sequence[EnvEntry]) -> dict[str, Any]:
         """Return what decides the results, as JSON values."""
-        return {
-            "agent": self.agent,
-            "agent_sha256": agent_digest(self.agent),
-            "envs": {entry.short_name: entry.id for entry in entries},
-            "env_options": self.env_options,
-            "episodes": self.episodes,
-            "seeds": self.seeds,
-            "seed": self.seed,
-            "split": self.split,
-            "timeout_s": self.timeout_s,
-        }
+        found = {name: value for name, value in asdict(self).items() if name != "concurrency"}
+        envs = {entry.short_name: entry.id for entry in entries}
+        return {**found, "agent_sha256": agent_digest(self.agent), "envs": envs}
 
 
 def evaluate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -111,14 +111,11 @@ def play(
 
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0])
-    world = make(env)
-    try:
+    with closing(make(env)) as world:
         options = {} if task is None else {"task": task}
         observation, info = world.reset(seed=seed, options=options)
         say(f"{env}: task {info['task_id']}, seed {seed}. '?' lists actions, 'quit' stops.")
         play_from(world, observation, info, info.get("instructions", ""))
-    finally:
-        world.close()
 
 
 def play_from(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -101,11 +102,8 @@ def list_tasks(
     from turngym.environments.gym.registration import make
     from turngym.environments.packed import described, first_tasks
 
-    made = make(env)
-    try:
+    with closing(make(env)) as made:
         rows = [described(made, task) for task in first_tasks(made, count)]
-    finally:
-        made.close()
     if as_json:
         print_json(rows)
         return
@@ -290,24 +288,21 @@ def export(
     if format not in _FORMATS:
         raise unknown_name("value of --format", format, _FORMATS)
     chosen = split_of(split)
-    made = make(env)
     if format == "verifiers":
-        made.close()
+        make(env).close()
         folder = export_verifiers(env, out, count=count, split=chosen)
         if as_json:
             print_json([str(folder)])
         else:
             print(f"{folder} is a package of verifiers")
         return
-    try:
+    with closing(make(env)) as made:
         player = made.inner if isinstance(made, GymFace) else made.unwrapped
         if not isinstance(player, TaskSetEnv):
             raise ConfigError(f"{env}: plays no task set; 'terminal/shell' is one that does")
         known = player.count(chosen)
         tasks = [player.task(chosen, one) for one in range(min(count, known or count))]
         folders = [str(export_harbor(player.tasks, task, out)) for task in tasks]
-    finally:
-        made.close()
     if as_json:
         print_json(folders)
         return
