@@ -69,13 +69,22 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
     write_lines(path, (to_json(trajectory).encode() + b"\n" for trajectory in trajectories))
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the place to write a file to, which replaces ``path`` when the block is done."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_lines(path: Path, lines: Iterable[bytes]) -> None:
     """Write trajectories that are lines already, replacing ``path`` when all are written."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    with replacing(path) as partial, partial.open("wb") as file:
         file.write(_header().encode())
         file.writelines(lines)
-    partial.replace(path)
 
 
 def append_trajectory(path: Path, trajectory: Trajectory) -> int:
@@ -105,16 +114,10 @@ def append_trajectory(path: Path, trajectory: Trajectory) -> int:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON, replacing ``path`` only when all of it is on the disk."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(dict(content), indent=2, ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(dict(content), indent=2, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _header() -> str:

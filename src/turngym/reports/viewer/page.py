@@ -17,6 +17,7 @@ from typing import IO, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from turngym.errors import ConfigError
+from turngym.records import replacing
 from turngym.reports.viewer.library import COLUMNS, Library, Scan, read_about, read_metrics_of
 
 TIMELINE = "timeline.json"
@@ -136,13 +137,8 @@ def write_page(library: Library, path: Path) -> None:
     """
     head, policy = _head(f"{library.run.resolve().name} · turngym", "img-src data:")
     meta = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">'
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            _write(file, library, head.replace("<title>", meta + "\n<title>", 1))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
+        _write(file, library, head.replace("<title>", meta + "\n<title>", 1))
 
 
 def _write(file: IO[str], library: Library, head: str) -> None:
