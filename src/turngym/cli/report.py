@@ -15,7 +15,7 @@ from turngym.api.needs import need_train_extra
 from turngym.cli.arguments import Json
 from turngym.cli.output import evaluation_table, print_json, progress, say, table, writable_folder
 from turngym.errors import ConfigError, unknown_name
-from turngym.reports.texts import figure, percent
+from turngym.reports.texts import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,32 +89,21 @@ def _evaluations(folders: Sequence[Path]) -> list[EvalRun]:
 def _print_evaluations(
     runs: Sequence[EvalRun], out: Path, *, reference: str | None, as_json: bool
 ) -> None:
-    from turngym.reports.evaluations import compare_runs, evaluations_json, write_evaluations
+    from turngym.reports import evaluations
 
-    comparisons = compare_runs(runs, reference)
+    comparisons = evaluations.compare_runs(runs, reference)
     image = _draw(runs, writable_folder(out))
-    page = write_evaluations(runs, comparisons, out, image=image)
+    page = evaluations.write_evaluations(runs, comparisons, out, image=image)
     if as_json:
-        print_json(evaluations_json(runs, comparisons))
+        print_json(evaluations.evaluations_json(runs, comparisons))
     else:
         for run in runs:
             unfinished = "" if run.is_finished else ", unfinished"
             title = f"{run.name}, {run.plan['agent']}{unfinished}\n" if len(runs) > 1 else ""
             print(f"{title}{evaluation_table(run.results())}")
-        headers = ["ENVIRONMENT", "RUN", "MINUS", "TASKS", "SUCCESS [95 %]", "RETURN", "TURNS"]
-        rows = [
-            [
-                found.env,
-                found.run,
-                found.reference,
-                str(found.tasks),
-                percent(found.differences.get("success"), signed=True),
-                figure(found.differences.get("return"), signed=True),
-                figure(found.differences.get("turns"), signed=True),
-            ]
-            for found in comparisons
-        ]
+        rows = [evaluations.difference_row(found) for found in comparisons]
         if rows:
+            headers = [name.upper() for name in evaluations.DIFFERENCES]
             print(f"\n{table(headers, rows)}")
     say(f"report: {page}")
 

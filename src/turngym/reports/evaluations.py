@@ -250,7 +250,7 @@ def markdown(
         lines.append("")
     if comparisons:
         lines += ["## Differences", ""]
-        lines += [*markdown_table(_DIFFERENCES, [_difference_row(c) for c in comparisons]), ""]
+        lines += [*markdown_table(DIFFERENCES, [difference_row(c) for c in comparisons]), ""]
     if image is not None:
         lines += [f"![Success and pass@k with intervals]({image})", ""]
     return "\n".join([*lines, NOTES]) + "\n"
@@ -260,7 +260,10 @@ _HEADERS = (
     "environment", "episodes", "success", "pass@k", "return", "turns", "tokens in", "tokens out",
     "cost $", "seconds", "faults",
 )  # fmt: skip
-_DIFFERENCES = ("environment", "run", "minus", "tasks", "success", "better / worse", "return")
+DIFFERENCES = (
+    "environment", "run", "minus", "tasks", "success", "better / worse", "return", "turns",
+)  # fmt: skip
+"""Headers of a table of `difference_row`."""
 
 
 def _plan_text(run: EvalRun) -> str:
@@ -290,7 +293,8 @@ def _row(env: str, found: Summary) -> list[str]:
     ]
 
 
-def _difference_row(found: Comparison) -> list[str]:
+def difference_row(found: Comparison) -> list[str]:
+    """Return the cells of a comparison."""
     return [
         found.env,
         found.run,
@@ -299,6 +303,7 @@ def _difference_row(found: Comparison) -> list[str]:
         percent(found.differences.get("success"), signed=True),
         f"{found.better} / {found.worse}",
         figure(found.differences.get("return"), signed=True),
+        figure(found.differences.get("turns"), signed=True),
     ]
 
 

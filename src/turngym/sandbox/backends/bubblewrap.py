@@ -13,7 +13,7 @@ import shutil
 import socket
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -381,21 +381,24 @@ class BubblewrapSandbox(GuestSandbox):
             SandboxFileTooLarge: There are too many changes.
         """
         async with self._lock.exclusive():
-            answer = await self._diff_frozen()
+            await self._settled()
+            started = self.running()
+            try:
+                async with self._frozen():  # or a tree would be read that never was as a whole
+                    answer = await started.launcher.call(
+                        "diff", id=started.id, layers=self._own_layers, limit=MAX_CHANGES
+                    )
+            except LauncherError as error:
+                raise SandboxDied(f"sandbox {self.id} died: {error}") from None
         if answer["changes"] is None:
             raise SandboxFileTooLarge(f"diff: more than {MAX_CHANGES} changes")
         return [Change(path=path, kind=kind) for path, kind in answer["changes"]]
 
-    async def _diff_frozen(self) -> Answer:
-        await self._settled()
-        started = self.running()
-        await self._freeze(True)  # or a tree would be read that never existed as a whole
+    @contextlib.asynccontextmanager
+    async def _frozen(self) -> AsyncIterator[None]:
+        await self._freeze(True)
         try:
-            return await started.launcher.call(
-                "diff", id=started.id, layers=self._own_layers, limit=MAX_CHANGES
-            )
-        except LauncherError as error:
-            raise SandboxDied(f"sandbox {self.id} died: {error}") from None
+            yield
         finally:
             if not self._is_paused:
                 await self._freeze(False)
@@ -403,32 +406,29 @@ class BubblewrapSandbox(GuestSandbox):
     async def snapshot(self) -> LayerRef:
         return await self._backend.layer_ref(await self._commit(), "snapshot")
 
-    async def _commit(self) -> str:
-        async with self._lock.exclusive():
-            return await self._commit_exclusively()
-
     async def _is_idle(self) -> bool:
         if self._is_paused:
             return False  # frozen, it could not answer
         processes, _, jobs = (await self._channel.call("stats"))[:3]
         return to_int(processes) == 0 and to_int(jobs) == 0
 
-    async def _commit_exclusively(self) -> str:
-        await self._settled()
-        started = self.running()
-        is_idle = await self._is_idle()
-        try:
-            layer = await (self._commit_idle if is_idle else self._copy_busy)(started)
-        except LauncherError as error:
-            if not self._channel.is_alive:
-                raise SandboxDied(f"sandbox {self.id} died before its snapshot") from None
-            raise SnapshotError(f"sandbox {self.id}: snapshot: {error}") from None
-        self._backend.note_layer(layer, self._layer)
-        layer = await self._backend.flat(layer, self.spec.limits)
-        if is_idle:
-            self._layer = layer
-            self._own_layers.append(layer)
-        return layer
+    async def _commit(self) -> str:
+        async with self._lock.exclusive():
+            await self._settled()
+            started = self.running()
+            is_idle = await self._is_idle()
+            try:
+                layer = await (self._commit_idle if is_idle else self._copy_busy)(started)
+            except LauncherError as error:
+                if not self._channel.is_alive:
+                    raise SandboxDied(f"sandbox {self.id} died before its snapshot") from None
+                raise SnapshotError(f"sandbox {self.id}: snapshot: {error}") from None
+            self._backend.note_layer(layer, self._layer)
+            layer = await self._backend.flat(layer, self.spec.limits)
+            if is_idle:
+                self._layer = layer
+                self._own_layers.append(layer)
+            return layer
 
     async def _commit_idle(self, started: Started) -> str:
         # Its processes end: an upper folder may become a layer only when nothing writes to it. The
@@ -439,13 +439,9 @@ class BubblewrapSandbox(GuestSandbox):
         return str(answer["layer"])
 
     async def _copy_busy(self, started: Started) -> str:
-        await self._freeze(True)
-        try:
+        async with self._frozen():
             limits = limits_json(self.spec.limits)
             answer = await started.launcher.call("copy", id=started.id, limits=limits)
-        finally:
-            if not self._is_paused:
-                await self._freeze(False)
         return str(answer["layer"])
 
     async def _fork(self, n: int) -> list[GuestSandbox | Exception]:

@@ -223,6 +223,8 @@ class _Envd:
 
     async def _events(self, script: str, *, stdin: bool) -> AsyncGenerator[dict[str, Any], None]:
         """Start a script; yield what happens to it."""
+        import httpx
+
         body = {"process": {"cmd": "/bin/sh", "args": ["-c", script]}, "stdin": stdin}
         payload = json.dumps(body).encode()
         headers = {
@@ -236,7 +238,7 @@ class _Envd:
             f"{self._url}/process.Process/Start",
             content=b"\0" + len(payload).to_bytes(4, "big") + payload,
             headers=headers,
-            timeout=_no_end_to_reading(),
+            timeout=httpx.Timeout(_PATIENCE_S, read=None),
         ) as answer:
             answer.raise_for_status()
             rest = bytearray()
@@ -252,12 +254,6 @@ class _Envd:
                             raise EOFError(str(error.get("message") or error.get("code"))[:300])
                         return
                     yield message.get("event", {})
-
-
-def _no_end_to_reading() -> httpx.Timeout:
-    import httpx
-
-    return httpx.Timeout(_PATIENCE_S, read=None)
 
 
 class EnvdStream:
