@@ -19,7 +19,6 @@ from turngym.config import load_config
 from turngym.trainers.losses.corrections import (
     EpisodeWeights,
     PolicyLogprobs,
-    balanced_advantages,
     correction_weights,
     effective_share,
     estimated_old_logprobs,
@@ -31,6 +30,7 @@ from turngym.trainers.losses.policy_loss import (
     second_moment_bound,
     solve_clip_bounds,
 )
+from turngym.trainers.losses.regressions import balanced_advantages
 from turngym.trainers.losses.surrogates import level_log_ratios, sequence_ids, unflat
 from turngym.trainers.settings.corrections import CorrectionConfig, Rejection, StepScale
 from turngym.trainers.settings.loss import (

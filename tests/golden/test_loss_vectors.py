@@ -31,7 +31,7 @@ def test_every_surrogate_and_level_has_a_vector() -> None:
     kinds = {loss.surrogate.type for loss in losses}
     assert kinds == {
         "ppo_clip", "is_clip", "is_zero", "soft_gate", "log_clip_geo", "div_mask", "squared",
-        "pg", "is_taper", "balance",
+        "pg", "is_taper", "balance", "classify", "fit",
     }  # fmt: skip
     assert {loss.ratio_level for loss in losses} == {
         "token", "turn", "sequence_geo", "sequence_prod", "prefix_prod", "prefix_min",

@@ -28,6 +28,8 @@ WARM_UP = ("archer", "archer_demos", "digi_q", "offline_archer")
 """Their critics learn for updates of fifty steps before the first one: here for one of five."""
 PLAYS_ON = "vineppo"
 """Its values come from eight episodes for each state: here from two."""
+TRIES_FIRST = "a_star_po"
+"""It tries every task before it trains: here two tasks, and a second update."""
 SHOWN = {"archer_demos": "advantage.critic", "spa_offline": "rewards.0"}
 """They learn from 64 episodes of the expert: here from four."""
 
@@ -48,6 +50,7 @@ def shorter(name: str) -> list[str]:
     short = [f"algo.{SHOWN[name]}.demonstrations=4"] if name in SHOWN else []
     short += [f"{critic}.pretrain_steps=5"] if name == "archer_demos" else []
     short += ["algo.advantage.continuations=2"] if name == PLAYS_ON else []
+    short += ["env.num_train_tasks=3", "run.steps=2"] if name == TRIES_FIRST else []
     return short + (
         [f"{critic}.warmup_updates=1", f"{critic}.steps_per_update=5"] if name in WARM_UP else []
     )
@@ -60,7 +63,9 @@ def test_the_demo_trains_with_the_preset_alone(name: str, start: Path, tmp_path:
     command = ["train", "demo", f"algo={name}", *FEW, *begin, *short, "--out", str(tmp_path)]
     assert main(command) == 0
     assert json.loads((tmp_path / "config.json").read_text())["config"]["algo"]["name"] == name
-    assert any("rollout/turns_mean" in row for row in read_metrics(tmp_path / "metrics.jsonl"))
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert any("rollout/turns_mean" in row for row in rows)
+    assert name != TRIES_FIRST or any("train/loss" in row for row in rows)
 
 
 @pytest.mark.parametrize("name", LACK)

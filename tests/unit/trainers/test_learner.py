@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.random import default_rng
 
 from helpers import models
 from helpers.samples import random_samples
@@ -20,6 +21,7 @@ from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig, PolicyGradient, PpoClip, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, OptimizerConfig
 from turngym.trainers.update.learner import TorchLearner
+from turngym.trainers.update.minibatches import dealt
 from turngym.trainers.update.optimizer import Optimizer, full_state
 
 SAMPLES = random_samples(models.model(), count=6)
@@ -119,17 +121,22 @@ def test_several_steps_per_batch_move_the_ratio_away_from_one() -> None:
 
 
 def test_minibatches_deal_out_every_episode_once_per_pass() -> None:
-    made = learner(num_epochs=2, num_minibatches=3)
-    dealt = list(made._minibatches(SAMPLES))
-    assert [len(part) for part in dealt] == [2] * 6
-    assert sorted(chain(*dealt[:3])) == sorted(chain(*dealt[3:])) == list(range(6))
-    assert dealt[:3] != dealt[3:]
+    found = list(dealt(SAMPLES, LearnerConfig(num_epochs=2, num_minibatches=3), default_rng))
+    assert [len(part) for part in found] == [2] * 6
+    assert sorted(chain(*found[:3])) == sorted(chain(*found[3:])) == list(range(6))
+    assert found[:3] != found[3:]
 
 
 def test_segments_of_one_episode_share_a_minibatch() -> None:
     cut = [replace(s, trajectory=i // 2) for i, s in enumerate(SAMPLES)]
-    for part in learner(num_minibatches=3)._minibatches(cut):
+    for part in dealt(cut, LearnerConfig(num_minibatches=3), default_rng):
         assert part[0] // 2 == part[1] // 2
+
+
+def test_the_attempts_of_a_group_share_a_minibatch_where_a_loss_compares_them() -> None:
+    grouped = [replace(s, group=i % 3) for i, s in enumerate(SAMPLES)]
+    parts = dealt(grouped, LearnerConfig(num_minibatches=3), default_rng, unit="group")
+    assert sorted(parts) == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_metrics_say_what_happened() -> None:

@@ -175,29 +175,6 @@ def effective_share(log_weights_B: Sequence[float]) -> float:
     return float(weights_B.sum().square() / (len(weights_B) * weights_B.square().sum()))
 
 
-def balanced_advantages(
-    advantages_B: Tensor, gaps_B: Tensor, groups_B: Tensor, *, beta: float
-) -> Tensor:
-    """Return what each episode of a group earned beyond its likelihood, centred, shape [B].
-
-    ``x - mean(x)`` over the group with ``x = A - beta·gap``. Divided by ``-beta`` it is the
-    residual whose mean square trajectory balance minimises.
-
-    Args:
-        advantages_B: Rewards, or rewards from which something common to the group was subtracted.
-        gaps_B: Log-ratio of the whole episode, policy over reference.
-        groups_B: Group of each episode.
-        beta: Price of the log-ratio.
-
-    Source:
-        TBA, arXiv:2503.18929: log Z is the mean over the group.
-    """
-    shaped_B = advantages_B - beta * gaps_B
-    found, places_B = torch.unique(groups_B, return_inverse=True)
-    sums_G = shaped_B.new_zeros(len(found)).index_add_(0, places_B, shaped_B)
-    return shaped_B - (sums_G / torch.bincount(places_B))[places_B]
-
-
 class EpisodeWeights:
     """The importance weights of a mini-batch's episodes, gathered micro-batch by micro-batch."""
 
@@ -256,41 +233,6 @@ def without_rejected(
         mask = sample.loss_mask & (weight > 0)
         kept.append(replace(sample, loss_mask=mask, turn_ids=np.where(mask, sample.turn_ids, -1)))
     return kept
-
-
-def with_balanced_advantages(
-    samples: Sequence[TrainingSample],
-    current: Sequence[NDArray[np.floating]],
-    references: Sequence[NDArray[np.floating]],
-    *,
-    beta: float,
-) -> list[TrainingSample]:
-    """Return the samples with ``balanced_advantages`` in place of their advantages.
-
-    Args:
-        samples: A batch; the attempts of one group share ``group`` and have one advantage each.
-        current: Log-probs under the policy in training, one array [L] per sample.
-        references: The same under the reference.
-        beta: Price of the log-ratio.
-    """
-    gaps: dict[int, float] = {}
-    first: dict[int, TrainingSample] = {}
-    for sample, own, other in zip(samples, current, references, strict=True):
-        first.setdefault(sample.trajectory, sample)
-        gap = float((own - other)[sample.loss_mask].sum(dtype=np.float64))
-        gaps[sample.trajectory] = gaps.get(sample.trajectory, 0.0) + gap
-    earned = [float(s.advantages[s.loss_mask][0]) for s in first.values()]
-    values_B = balanced_advantages(
-        torch.tensor(earned, dtype=torch.float64),
-        torch.tensor([gaps[number] for number in first], dtype=torch.float64),
-        torch.tensor([s.group for s in first.values()]),
-        beta=beta,
-    )
-    value = dict(zip(first, values_B.tolist(), strict=True))
-    return [
-        replace(s, advantages=np.where(s.loss_mask, value[s.trajectory], 0.0).astype(np.float32))
-        for s in samples
-    ]
 
 
 Scores = list[NDArray[np.float32]]

@@ -65,6 +65,8 @@ class TokenTerms:
     sequence_log_ratios: Tensor | None = None
     """Log-ratios of ``sequences``; None when all their tokens are here to compute them from."""
     ref_logprobs: Tensor | None = None
+    start_values: Tensor | None = None
+    """As in ``SurrogateInputs``."""
     held_back: Tensor | None = None
     """From ``covariant_tokens``; None where no token is."""
     entropies: Tensor | None = None
@@ -104,6 +106,7 @@ def policy_loss(terms: TokenTerms, config: LossConfig, regularizer: RegularizerC
         policy_logprobs=terms.policy_logprobs,
         old_logprobs=terms.old_logprobs,
         advantages=terms.advantages,
+        start_values=terms.start_values,
     )
     losses_N, clipped_N = SURROGATES[config.surrogate.type](inputs, config.surrogate)
     if terms.held_back is not None and config.covariance.rule == "clip":

@@ -6,7 +6,8 @@ With s the log-ratio of a whole (stop-gradient) and d the token's own, a token g
 may have different advantages, and the sum over the whole has the gradient of the whole's ratio.
 
 Every surrogate returns losses [N], and a boolean mask [N] of the tokens whose gradient it bounds or
-removes. Where the ratio is 1 the gradient with respect to the log-prob is ``-A`` for all of them.
+removes. Where the ratio is 1 the gradient with respect to the log-prob is ``-A`` for all of them;
+for those that fit log-ratios (``regressions.py``) up to a factor.
 
 Axis letters: L position in a sample, N sampled tokens laid out flat.
 """
@@ -24,7 +25,6 @@ from torch import Tensor
 
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import (
-    Balance,
     ClippedWeight,
     DivergenceMask,
     LogClipGeo,
@@ -37,6 +37,7 @@ from turngym.trainers.settings.loss import (
     TaperedWeight,
     ZeroedWeight,
 )
+from turngym.trainers.settings.regressions import Balance, Classify, Fit
 
 _TURN_BITS = 20
 """Of a token's place are its turn, those above its episode."""
@@ -202,6 +203,8 @@ class SurrogateInputs:
     old_logprobs: Tensor
     """Denominator of the ratio; no gradient."""
     advantages: Tensor
+    start_values: Tensor | None = None
+    """At the first token of an attempt the value of its task, with gradient; 0 at the others."""
 
     @property
     def ratios(self) -> Tensor:
@@ -255,15 +258,38 @@ def tapered_weight(inputs: SurrogateInputs, config: TaperedWeight) -> tuple[Tens
 
 
 def balance(inputs: SurrogateInputs, config: Balance) -> tuple[Tensor, Tensor]:
-    """``l = -(2/β)·A·logp``, the gradient of trajectory balance. Shape [N].
+    """``l = -(2/β)·A·(logp + v)``, the gradient of trajectory balance. Shape [N].
 
-    A holds the reference already, from ``balanced_advantages``. The value is that of the policy
-    gradient, not of the square.
+    A holds the reference already, from ``with_balanced_advantages``, and v is the value that the
+    logits give the attempt's start, where they do. In units of reward it is ``2β`` times as much.
+    The value is that of the policy gradient, not of the square.
 
     Source:
-        TBA, arXiv:2503.18929, section 3.
+        TBA, arXiv:2503.18929, section 3; A*-PO, arXiv:2505.20686; TBRM, arXiv:2505.15311.
     """
-    return -2 / config.beta * inputs.advantages * inputs.policy_logprobs, _nowhere(inputs)
+    factor = 2 * config.beta if config.in_rewards else 2 / config.beta
+    fitted_N = inputs.policy_logprobs
+    if inputs.start_values is not None:
+        fitted_N = fitted_N + inputs.start_values
+    return -factor * inputs.advantages * fitted_N, _nowhere(inputs)
+
+
+def classify(inputs: SurrogateInputs, config: Classify) -> tuple[Tensor, Tensor]:
+    """``l = -A·logp``, the gradient of the cross-entropy; A from ``with_classified_advantages``.
+
+    Source:
+        PACS, arXiv:2509.02522.
+    """
+    return -inputs.advantages * inputs.policy_logprobs, _nowhere(inputs)
+
+
+def fit(inputs: SurrogateInputs, config: Fit) -> tuple[Tensor, Tensor]:
+    """``l = (x - A)²`` with x the log-ratio; A holds the next value. Shape [N].
+
+    Source:
+        ROVER, arXiv:2509.24981.
+    """
+    return (inputs.log_ratios - inputs.advantages).square(), _nowhere(inputs)
 
 
 def clipped_weight(inputs: SurrogateInputs, config: ClippedWeight) -> tuple[Tensor, Tensor]:
@@ -351,6 +377,8 @@ SURROGATES: Mapping[str, Callable[[SurrogateInputs, Any], tuple[Tensor, Tensor]]
     "squared": squared,
     "is_taper": tapered_weight,
     "balance": balance,
+    "classify": classify,
+    "fit": fit,
 }
 """Every surrogate by the ``type`` of its settings."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.settings.corrections import TokenSelection
+from turngym.trainers.settings.corrections import EntropyShaping, TokenSelection
 
 _MOST_CONFIDENT = 5.0
 """Mean log-ratios are clamped to this, so that one token of a reference gone to 0 is not all."""
@@ -51,6 +51,29 @@ def with_confidence_penalty(
     return [
         replace(s, advantages=np.where(s.advantages < 0, factors[s.trajectory], 1) * s.advantages)
         for s in samples
+    ]
+
+
+def with_entropy_shaping(
+    samples: Sequence[TrainingSample],
+    entropies: Sequence[NDArray[np.floating]],
+    config: EntropyShaping,
+) -> list[TrainingSample]:
+    """Return the samples with ``A + min(weight * H, |A| / kappa)`` for A.
+
+    Args:
+        samples: A batch.
+        entropies: H, of the distributions the tokens were sampled from, one array [L] per sample.
+        config: Weight and kappa.
+    """
+    return [
+        replace(
+            s,
+            advantages=(
+                s.advantages + np.minimum(config.weight * h, np.abs(s.advantages) / config.kappa)
+            ).astype(np.float32),
+        )
+        for s, h in zip(samples, entropies, strict=True)
     ]
 
 

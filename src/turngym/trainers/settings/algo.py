@@ -19,9 +19,10 @@ from turngym.trainers.settings.rewards import (
     OutcomeGate,
     RewardConfig,
 )
+from turngym.trainers.settings.task_value import TaskValue
 
 AdvantageConfig = Annotated[
-    GroupRelative | Gae | MonteCarlo | Archer | BestOfN | CustomAdvantage,
+    GroupRelative | TaskValue | Gae | MonteCarlo | Archer | BestOfN | CustomAdvantage,
     Field(discriminator="type"),
 ]
 
@@ -101,9 +102,10 @@ class AlgoConfig(StrictModel):
                 "advantage.turn_order='reverse' takes a step for every turn, and loss.correction "
                 "would weigh each by the steps before it: leave loss.correction out"
             )
-        if loss.surrogate.type == "balance" and not advantage.is_per_episode:
+        if loss.surrogate.is_of_episodes and not advantage.is_per_episode:
             raise ValueError(
-                "loss.surrogate.type='balance' needs one number per attempt within a group: wanted "
-                "advantage.type='group_relative' with returns='outcome' and group_by='task'"
+                f"loss.surrogate.type={loss.surrogate.type!r} needs one number per attempt within "
+                "a group: wanted advantage.type='group_relative' with returns='outcome' and "
+                "group_by='task'"
             )
         return self

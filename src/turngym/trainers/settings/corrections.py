@@ -191,3 +191,25 @@ class TokenSelection(StrictModel):
     def is_active(self) -> bool:
         """Whether it leaves anything out."""
         return self.score != "none" and self.share < 1
+
+
+class EntropyShaping(StrictModel):
+    """Raise the advantage of tokens at which the policy was undecided, and never turn its sign.
+
+    A becomes ``A + min(weight * H, |A| / kappa)``, with H the entropy of the distribution that the
+    token was sampled from, asked as the update begins in one more forward pass.
+
+    Source:
+        MSSR, arXiv:2512.18215, after arXiv:2506.14758. MSSR's code has ``-p log p`` of the sampled
+        token for H.
+    """
+
+    weight: float = Field(default=0.0, ge=0)
+    """Advantage per nat of entropy; 0 for none."""
+    kappa: float = Field(default=2.0, gt=1)
+    """What is added is at most the size of the advantage over this."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it changes any advantage."""
+        return self.weight > 0

@@ -10,9 +10,11 @@ from turngym.config import StrictModel
 from turngym.trainers.settings.corrections import (
     CorrectionConfig,
     CovarianceConfig,
+    EntropyShaping,
     StepScale,
     TokenSelection,
 )
+from turngym.trainers.settings.regressions import Balance, Classify, Fit, SurrogateSettings
 
 
 class FixedBounds(StrictModel):
@@ -81,20 +83,6 @@ OldPolicyName = Literal["proximal", "estimated", "behaviour", "current"]
 KlEstimator = Literal["k1", "k2", "k3", "k1_plus", "k3_plus", "k3_unbiased"]
 
 
-class SurrogateSettings(StrictModel):
-    """Base of the settings of a surrogate, with what other settings depend on."""
-
-    has_ratio: ClassVar[bool] = True
-    """Whether it reads an importance ratio."""
-    has_trust_region: ClassVar[bool] = True
-    """Whether it bounds by itself how far several steps on one batch lead."""
-
-    @property
-    def is_adaptive(self) -> bool:
-        """Whether it looks at a whole mini-batch before any gradient."""
-        return False
-
-
 class PpoClip(SurrogateSettings):
     """Stop pushing a token once its ratio leaves a band in the direction it is pushed."""
 
@@ -151,21 +139,6 @@ class TaperedWeight(SurrogateSettings):
     """Smallest weight of what is pushed down."""
     high: float = Field(default=1.0, ge=1)
     """Largest weight of what is pushed down."""
-
-
-class Balance(SurrogateSettings):
-    """Trajectory balance: match log-ratios to the reference with rewards, over a group (TBA).
-
-    No ratio to who sampled the tokens is needed. The policy that reinforcement started from is the
-    reference.
-    """
-
-    has_ratio: ClassVar[bool] = False
-    has_trust_region: ClassVar[bool] = False
-
-    type: Literal["balance"]
-    beta: float = Field(default=0.1, gt=0)
-    """How much a unit of log-ratio to the reference costs, in units of reward."""
 
 
 class _Band(SurrogateSettings):
@@ -243,7 +216,9 @@ Surrogate = Annotated[
     | DivergenceMask
     | Squared
     | TaperedWeight
-    | Balance,
+    | Balance
+    | Classify
+    | Fit,
     Field(discriminator="type"),
 ]
 
@@ -297,6 +272,8 @@ class LossConfig(StrictModel):
     """alpha: an advantage below 0 is multiplied by ``1 + alpha * softplus(c)``, with c how much
     more likely the attempt is than under the policy that reinforcement started from: the mean
     log-ratio of its tokens as the update begins (ACE)."""
+    entropy_shaping: EntropyShaping = EntropyShaping()
+    """Whether advantages grow where the policy was undecided."""
     imitation: ImitationTerm = ImitationTerm()
     """Whether steps imitate demonstrations as well; a batch without a signal takes no step."""
 
@@ -317,9 +294,9 @@ class LossConfig(StrictModel):
                 f"surrogate.type={kind!r} has no ratio: leave ratio_level and old_policy out, "
                 "or use 'is_clip'"
             )
-        if kind == "div_mask" and level != "token":
+        if (kind == "div_mask" or self.surrogate.fits_log_ratios) and level != "token":
             raise ValueError(
-                f"surrogate.type='div_mask' judges single tokens: wanted ratio_level='token', got "
+                f"surrogate.type={kind!r} judges single tokens: wanted ratio_level='token', got "
                 f"{level!r}"
             )
         if kind == "log_clip_geo" and level not in ("sequence_geo", "turn"):
@@ -352,11 +329,12 @@ class LossConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _balance_is_over_episodes(self) -> Self:
-        if self.surrogate.type == "balance" and self.aggregation != "seq_mean_token_sum":
+    def _attempts_are_fitted_whole(self) -> Self:
+        kind, mode = self.surrogate.type, self.aggregation
+        if self.surrogate.is_of_episodes and mode != "seq_mean_token_sum":
             raise ValueError(
-                "surrogate.type='balance' is a square over whole episodes: wanted "
-                f"aggregation='seq_mean_token_sum', got {self.aggregation!r}"
+                f"surrogate.type={kind!r} fits whole episodes: wanted "
+                f"aggregation='seq_mean_token_sum', got {mode!r}"
             )
         return self
 
@@ -376,16 +354,17 @@ class LossConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _balance_makes_its_own_advantages(self) -> Self:
+    def _fits_make_their_own_advantages(self) -> Self:
         changes = {
             "confidence_penalty": self.confidence_penalty > 0,
             "token_selection": self.token_selection.is_active,
+            "entropy_shaping": self.entropy_shaping.is_active,
         }
-        if self.surrogate.type == "balance" and any(changes.values()):
+        if self.surrogate.fits_log_ratios and any(changes.values()):
             name = next(name for name, changed in changes.items() if changed)
             raise ValueError(
-                f"{name} changes advantages, and surrogate.type='balance' makes its own: leave one "
-                "of them out"
+                f"{name} changes advantages, and surrogate.type={self.surrogate.type!r} makes its "
+                "own: leave one of them out"
             )
         return self
 

@@ -35,6 +35,8 @@ class AdvantageSettings(StrictModel):
     """``module:Class`` of the ``CreditMethod``, called as ``Class(settings, algo, context)``."""
     keeps_groups: ClassVar[bool] = False
     """Samples belong to groups, which may be averaged, thinned out and conditioned as such."""
+    returns_to_tasks: ClassVar[bool] = False
+    """It learns of tasks, and makes sense only where they come back."""
     replays: ClassVar[bool] = False
     """Samples are single turns out of a buffer, and not the episodes of the batch."""
 
@@ -171,6 +173,26 @@ class FlawPenalty(RewardSettings):
     """An episode whose return is more than this is a success."""
 
 
+class LengthPenalty(RewardSettings):
+    """Minus a price for each sampled token, on the last turn: the easier the task, the higher.
+
+    With p the share of the group's attempts that succeeded and K their number an attempt of L
+    tokens pays ``price * L * max(p, 1 / K)``.
+
+    Source:
+        ALP, arXiv:2506.05256.
+    """
+
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.reward_sources:LengthSource"
+    asks_model: ClassVar[bool] = False
+
+    type: Literal["length"]
+    price: float = Field(default=1e-5, ge=0)
+    """Reward per token where all attempts succeed."""
+    above: float = 0.5
+    """An episode whose return is more than this is a success."""
+
+
 class PotentialShaping(RewardSettings):
     """``gamma * potential(next state) - potential(state)``; leaves the best policy as it is.
 
@@ -304,6 +326,7 @@ RewardConfig = Annotated[
     | RewardParts
     | InvalidPenalty
     | FlawPenalty
+    | LengthPenalty
     | PotentialShaping
     | InfoGain
     | FeedbackGain

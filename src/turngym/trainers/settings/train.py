@@ -314,10 +314,15 @@ class TrainConfig(StrictModel):
     @model_validator(mode="after")
     def _selection_fits(self) -> Self:
         chosen, size, algo = self.selection, self.rollout.group_size, self.algo
-        if chosen.returns_to_tasks and self.env.num_train_tasks is None:
-            raise ValueError(
-                "selection learns about tasks, which must come back: set env.num_train_tasks"
-            )
+        learns = {
+            "selection": chosen.returns_to_tasks,
+            f"algo.advantage.type={algo.advantage.type!r}": algo.advantage.returns_to_tasks,
+        }
+        for name, wanted in learns.items():
+            if wanted and self.env.num_train_tasks is None:
+                raise ValueError(
+                    f"{name} learns about tasks, which must come back: set env.num_train_tasks"
+                )
         if not algo.advantage.keeps_groups and (
             chosen.keep_attempts or not isinstance(chosen.condition, NoCondition)
         ):

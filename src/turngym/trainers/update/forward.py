@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -39,6 +39,19 @@ CHUNK_LOGITS = 2**24
 """Most logits at once, 64 MiB a copy. Where there are no more in all, nothing is computed twice."""
 
 MEASURE = "turngym_measure"
+
+Reading = Literal["none", "log_normalizer", "mean_logprob"]
+"""What else is read off the logits of a token: nothing; the log of the sum of their exponentials,
+with gradient; or the mean of the log-probs over the vocabulary."""
+Score = Literal["logprob", "entropy", "log_normalizer", "mean_logprob"]
+"""A number of a token, or of the distribution that it was sampled from."""
+_SCORES: dict[Score, tuple[Reading, int]] = {
+    "logprob": ("none", 0),
+    "entropy": ("none", 1),
+    "log_normalizer": ("log_normalizer", 2),
+    "mean_logprob": ("mean_logprob", 2),
+}
+"""What is asked for the sake of a score, and where it comes back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,33 +170,64 @@ def token_logprobs(
     Returns:
         Log-probs [N] and entropies [N] in nats, both fp32.
     """
+    chosen, entropies = read_tokens(
+        model, batch, temperature=temperature, entropy_gradient=entropy_gradient
+    )
+    return chosen, entropies
+
+
+def read_tokens(
+    model: PreTrainedModel,
+    batch: MicroBatch,
+    *,
+    temperature: float = 1.0,
+    entropy_gradient: bool = False,
+    reading: Reading = "none",
+) -> tuple[Tensor, ...]:
+    """Return what ``token_logprobs`` does, and what ``reading`` asks for behind it, each [N].
+
+    Args:
+        model: As there.
+        batch: As there.
+        temperature: As there; a reading is of the divided logits.
+        entropy_gradient: As there.
+        reading: What else is wanted.
+    """
     # A sharded model gathers its weights only for calls that it knows of.
     measure = getattr(plain_model(model), MEASURE, None) or partial(_measure, model)
-    found: tuple[Tensor, Tensor] = measure(batch, temperature, entropy_gradient)
+    found: tuple[Tensor, ...] = measure(batch, temperature, entropy_gradient, reading)
     return found
 
 
 def add_measure(model: PreTrainedModel) -> str:
-    """Give a model the method through which ``token_logprobs`` reads it; return its name."""
+    """Give a model the method through which ``read_tokens`` reads it; return its name."""
 
-    def measure(*args: Any) -> tuple[Tensor, Tensor]:
-        chosen, entropies = _measure(model, *args)
-        return chosen.clone(), entropies  # a view would lose the hooks that gather weights
+    def measure(*args: Any) -> tuple[Tensor, ...]:
+        chosen, *others = _measure(model, *args)
+        return chosen.clone(), *others  # a view would lose the hooks that gather weights
 
     setattr(plain_model(model), MEASURE, measure)
     return MEASURE
 
 
 def _measure(
-    model: PreTrainedModel, batch: MicroBatch, temperature: float, entropy_gradient: bool
-) -> tuple[Tensor, Tensor]:
+    model: PreTrainedModel,
+    batch: MicroBatch,
+    temperature: float,
+    entropy_gradient: bool,
+    reading: Reading,
+) -> tuple[Tensor, ...]:
     states_NX, head, vocabulary = _before_head(model, batch)
 
-    def measured(states_CX: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
-        logprobs_CV = (head(states_CX).float() / temperature).log_softmax(-1)
+    def measured(states_CX: Tensor, targets_C: Tensor) -> tuple[Tensor, ...]:
+        logits_CV = head(states_CX).float() / temperature
+        more = [logits_CV.logsumexp(-1)] if reading == "log_normalizer" else []
+        logprobs_CV = logits_CV.log_softmax(-1)
+        del logits_CV  # one copy less of what is large
         chosen_C = logprobs_CV.gather(-1, targets_C[:, None])[:, 0]
         watched_CV = logprobs_CV if entropy_gradient else logprobs_CV.detach()
-        return chosen_C, -(watched_CV.exp() * watched_CV).sum(-1)
+        more += [logprobs_CV.mean(-1)] if reading == "mean_logprob" else []
+        return chosen_C, -(watched_CV.exp() * watched_CV).sum(-1), *more
 
     # Logits of a chunk are made again for the gradient and not kept: time for memory.
     size = max(1, CHUNK_LOGITS // vocabulary)
@@ -195,8 +239,7 @@ def _measure(
             torch.split(states_NX, size), torch.split(batch.targets_N, size), strict=True
         )
     ]
-    chosen, entropies = zip(*parts, strict=True)
-    return torch.cat(chosen), torch.cat(entropies)
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
 def score(
@@ -207,11 +250,11 @@ def score(
     max_tokens: int,
     temperature: float = 1.0,
     ranks: Ranks = ALONE,
-    entropies: bool = False,
+    what: Score = "logprob",
 ) -> list[NDArray[np.float32]]:
     """Return log-probs of ``token_ids`` at ``temperature``, without gradient, [L], 0 off masks.
 
-    With ``entropies`` those of the distributions in place of the log-probs.
+    Or in their place what ``what`` names of the distributions.
     """
     compute = compute_of(model)
     batches = micro_batches(
@@ -222,9 +265,7 @@ def score(
         packed=compute.packed,
         ranks=ranks,
     )
-    return score_batches(
-        model, batches, token_ids, temperature=temperature, ranks=ranks, entropies=entropies
-    )
+    return score_batches(model, batches, token_ids, temperature=temperature, ranks=ranks, what=what)
 
 
 def score_batches(
@@ -234,7 +275,7 @@ def score_batches(
     *,
     temperature: float = 1.0,
     ranks: Ranks = ALONE,
-    entropies: bool = False,
+    what: Score = "logprob",
 ) -> list[NDArray[np.float32]]:
     """Return the arrays [L] of ``score`` for micro-batches that are made already.
 
@@ -244,14 +285,15 @@ def score_batches(
         token_ids: One array [L] per sequence.
         temperature: At which the tokens were sampled.
         ranks: Who else has a share of the model and of the batches.
-        entropies: Return the entropy of each token's distribution and not its log-prob.
+        what: Return the log-prob of each token, the entropy of its distribution, or a reading.
     """
+    reading, place = _SCORES[what]
     results = [np.zeros(ids.shape, dtype=np.float32) for ids in token_ids]
     own: dict[int, NDArray[np.float32]] = {}
     with torch.no_grad():
         for batch in batches:
-            found = token_logprobs(model, batch, temperature=temperature)
-            values_N = found[int(entropies)].cpu().numpy()
+            found = read_tokens(model, batch, temperature=temperature, reading=reading)
+            values_N = found[place].cpu().numpy()
             sizes = [int(mask.sum()) for mask in batch.masks]
             parts = np.split(values_N, np.cumsum(sizes)[:-1])
             for i, mask, part in zip(batch.members, batch.masks, parts, strict=True):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,6 @@ from turngym.trainers.losses.corrections import (
     RecordedPolicy,
     Scores,
     correction_weights,
-    with_balanced_advantages,
     without_rejected,
 )
 from turngym.trainers.losses.policy_loss import (
@@ -31,6 +31,7 @@ from turngym.trainers.losses.policy_loss import (
     policy_loss,
     with_solved_bounds,
 )
+from turngym.trainers.losses.regressions import StepScores, with_targets
 from turngym.trainers.losses.surrogates import (
     episode_log_ratios,
     flat,
@@ -38,42 +39,30 @@ from turngym.trainers.losses.surrogates import (
     sequence_ids,
     unflat,
 )
-from turngym.trainers.losses.token_weights import with_confidence_penalty, with_selected_tokens
+from turngym.trainers.losses.token_weights import (
+    with_confidence_penalty,
+    with_entropy_shaping,
+    with_selected_tokens,
+)
 from turngym.trainers.metrics import MetricSums
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig, PpoClip, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
 from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
-from turngym.trainers.update.forward import MicroBatch, micro_batches, score, token_logprobs
+from turngym.trainers.update.forward import (
+    MicroBatch,
+    Reading,
+    Score,
+    micro_batches,
+    read_tokens,
+    score,
+)
 from turngym.trainers.update.imitation import Demonstrations
+from turngym.trainers.update.minibatches import MiniBatch, dealt
 from turngym.trainers.update.optimizer import Optimizer, full_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MiniBatch:
-    """One optimizer step's samples and what is known of them before any gradient.
-
-    Lists hold one array [L] per sample, from which micro-batches gather their tokens.
-    """
-
-    samples: Sequence[TrainingSample]
-    loss: LossConfig
-    """What is minimised in this step: adaptive clip bounds are solved."""
-    old: OldPolicy
-    references: Scores | None
-    """Log-probs of the frozen reference policy, where the loss reads them."""
-    coefficients: Scores
-    weights: list[NDArray[np.float64]] | None
-    """Corrections that depend on more than their own token; the others are made on the way."""
-    sequences: list[NDArray[np.int64]] | None
-    """As in ``TokenTerms``."""
-    sequence_log_ratios: list[NDArray[np.float64]] | None
-    """As in ``TokenTerms``."""
-    held_back: list[NDArray[np.bool_]] | None
-    """As in ``TokenTerms``."""
 
 
 @dataclass(slots=True)
@@ -171,23 +160,28 @@ class TorchLearner:
             return
         # Once for all steps of the batch: after the first step the weights are others.
         old, references = self._old_policy(counted), self._references(counted)
-        if self._loss.surrogate.type == "balance":
-            assert references is not None
-            beta = self._loss.surrogate.beta
-            current = self.logprobs(counted)
-            counted = with_balanced_advantages(counted, current, references, beta=beta)
         if alpha := self._loss.confidence_penalty:
             assert references is not None
             current = self.logprobs(counted)
             counted = with_confidence_penalty(counted, current, references, alpha=alpha)
-        if self._loss.token_selection.is_active:
-            entropies = self._score(self.model, counted, entropies=True)
-            counted = with_selected_tokens(counted, entropies, self._loss.token_selection)
-        for number, places in enumerate(self._minibatches(counted)):
+        shaping, selection = self._loss.entropy_shaping, self._loss.token_selection
+        if shaping.is_active or selection.is_active:
+            entropies = self._score(self.model, counted, "entropy")
+            if shaping.is_active:
+                counted = with_entropy_shaping(counted, entropies, shaping)
+            if selection.is_active:
+                counted = with_selected_tokens(counted, entropies, selection)
+        means = self._old_means(counted, old)
+        rng = partial(generator, self._seed, "minibatches", self.updates)
+        unit: Literal["trajectory", "group"] = (
+            "group" if self._loss.surrogate.joins_groups else "trajectory"
+        )
+        for number, places in enumerate(dealt(counted, self.config, rng, unit=unit)):
             batch = self._prepared(
                 [counted[i] for i in places],
                 old.of(places),
                 None if references is None else [references[i] for i in places],
+                means.of(places),
                 number=number,
             )
             self._step(batch, sums, is_first=is_first and number == 0)
@@ -218,7 +212,7 @@ class TorchLearner:
         return self._score(self.model, samples)
 
     def _score(
-        self, model: PreTrainedModel, samples: Sequence[TrainingSample], *, entropies: bool = False
+        self, model: PreTrainedModel, samples: Sequence[TrainingSample], what: Score = "logprob"
     ) -> Scores:
         return score(
             model,
@@ -227,8 +221,14 @@ class TorchLearner:
             max_tokens=self.config.microbatch_tokens,
             temperature=self._temperature,
             ranks=self.ranks,
-            entropies=entropies,
+            what=what,
         )
+
+    def _old_means(self, samples: Sequence[TrainingSample], old: OldPolicy) -> OldPolicy:
+        """Return mean log-probs under the policy at the start of the update, where they matter."""
+        if isinstance(old, RecordedPolicy) and self._loss.surrogate.reads_means:
+            return RecordedPolicy(self._score(self.model, samples, "mean_logprob"))
+        return CurrentPolicy()
 
     def _old_policy(self, samples: Sequence[TrainingSample]) -> OldPolicy:
         """Return the old policy of a batch, for all its optimizer steps."""
@@ -253,25 +253,12 @@ class TorchLearner:
             return None
         return self._score(self._reference, samples)
 
-    def _minibatches(self, samples: Sequence[TrainingSample]) -> Iterator[list[int]]:
-        """Yield sample numbers for each optimizer step; segments of an episode stay together."""
-        # By episode and not by sample: an aggregation over episodes must see all of their tokens.
-        episodes = sorted({sample.trajectory for sample in samples})
-        parts = min(self.config.num_minibatches, len(episodes))
-        for epoch in range(self.config.num_epochs):
-            order = episodes
-            if parts > 1:  # dealing needs no random numbers where all go into one step
-                rng = generator(self._seed, "minibatches", self.updates, epoch)
-                order = [episodes[i] for i in rng.permutation(len(episodes))]
-            for part in range(parts):
-                chosen = set(order[part::parts])
-                yield [i for i, sample in enumerate(samples) if sample.trajectory in chosen]
-
     def _prepared(
         self,
         samples: Sequence[TrainingSample],
         old: OldPolicy,
         references: Scores | None,
+        means: OldPolicy,
         *,
         number: int,
     ) -> MiniBatch:
@@ -281,12 +268,17 @@ class TorchLearner:
         at more than one token (normalised or rejected weights, adaptive bounds, ratios of episodes
         in several segments) is computed here, from a forward pass without gradient.
         """
-        loss, counted, weights, ratios, held_back = self._loss, samples, None, None, None
+        loss, weights, ratios, held_back, starts = self._loss, None, None, None, None
         splits = loss.ratio_level not in ("token", "turn") and has_split_episodes(samples)
         needs_ratios = splits and isinstance(old, RecordedPolicy)
+        counted = samples
         if loss.needs_current_scores or needs_ratios:
             current = self.logprobs(samples)
             before = old.scores(current)
+            if loss.surrogate.fits_log_ratios:
+                read = partial(self._score, self.model, samples)
+                scores = StepScores(current, before, references, means, read)
+                samples, starts = with_targets(samples, loss.surrogate, scores)
             if not loss.correction.is_local:
                 weights = self._weights(samples, current, before)
                 # Means may be over the tokens that are left, so coefficients come after weights.
@@ -311,6 +303,7 @@ class TorchLearner:
             sequences=None if loss.ratio_level == "token" else sequence_ids(samples),
             sequence_log_ratios=ratios,
             held_back=held_back,
+            starts=starts,
         )
 
     def _weights(
@@ -339,7 +332,7 @@ class TorchLearner:
             packed=self._compute.packed,
             ranks=ranks,
         ):
-            found = self._forward(batch)
+            found = self._forward(batch, "none" if mini.starts is None else "log_normalizer")
             # A loss that raises on one rank must stop all: the others would wait for its gradient.
             with ranks.agreed():
                 terms = self._terms(batch, mini, *found)
@@ -373,20 +366,23 @@ class TorchLearner:
         sums.add_mean("train/grad_norm", norm, 1)
         sums.add_mean("train/grad_clipped", float(norm > self.config.grad_clip), 1)
 
-    def _forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies [N]; the one forward pass with a gradient."""
-        return token_logprobs(
+    def _forward(self, batch: MicroBatch, reading: Reading) -> tuple[Tensor, ...]:
+        """Return log-probs, entropies and the reading [N]; the one forward pass with a gradient."""
+        return read_tokens(
             self.model,
             batch,
             temperature=self._temperature,
             entropy_gradient=self._regularizer.entropy_coefficient > 0,
+            reading=reading,
         )
 
     def _terms(
-        self, batch: MicroBatch, mini: MiniBatch, logprobs_N: Tensor, entropies_N: Tensor
+        self, batch: MicroBatch, mini: MiniBatch, logprobs_N: Tensor, *read: Tensor
     ) -> TokenTerms:
         """Return what the loss reads of a micro-batch."""
         samples = mini.samples
+        entropies_N, *values = read
+        starts_N = batch.gather_if(mini.starts)
         current_N = logprobs_N.detach()
         old_N = mini.old.gather(batch, samples, current_N)
         advantages_N = batch.gather([s.advantages for s in samples])
@@ -409,6 +405,7 @@ class TorchLearner:
             sequences=batch.gather_if(mini.sequences),
             sequence_log_ratios=batch.gather_if(mini.sequence_log_ratios),
             ref_logprobs=batch.gather_if(mini.references),
+            start_values=None if starts_N is None else values[0] * starts_N,
             held_back=batch.gather_if(mini.held_back),
             entropies=entropies_N,
         )
@@ -472,5 +469,5 @@ class TorchLearner:
 
 def needs_reference(loss: LossConfig, regularizer: RegularizerConfig) -> bool:
     """Say whether a learner reads the policy that reinforcement started from."""
-    reads = loss.surrogate.type == "balance" or loss.confidence_penalty > 0
+    reads = loss.surrogate.reads_reference or loss.confidence_penalty > 0
     return reads or regularizer.kl_coefficient > 0

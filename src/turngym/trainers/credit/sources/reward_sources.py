@@ -23,6 +23,7 @@ from turngym.trainers.settings.rewards import (
     EnvReward,
     FlawPenalty,
     InvalidPenalty,
+    LengthPenalty,
     OutcomeGate,
     OutcomeReward,
     PotentialShaping,
@@ -177,6 +178,18 @@ class FlawSource(StatelessSource[FlawPenalty]):
         flawed_B = (turns.outcome_B > self._config.above) & (counts_B > 0)
         penalties_B = -self._config.penalty * flawed_B.astype(np.float64)
         return {"flawed": _on_last_turn(turns, penalties_B)}
+
+
+class LengthSource(StatelessSource[LengthPenalty]):
+    """The component ``length``: tokens cost more where attempts at the task succeed."""
+
+    def read(self, turns: TurnBatch) -> Components:
+        """Return the penalties."""
+        size = np.maximum(np.bincount(turns.group_B), 1)
+        solved = np.bincount(turns.group_B, turns.outcome_B > self._config.above) / size
+        weight_B = np.maximum(solved, 1 / size)[turns.group_B]
+        tokens_B = np.bincount(turns.episode_N, turns.tokens_N, minlength=len(turns.episodes))
+        return {"length": _on_last_turn(turns, -self._config.price * weight_B * tokens_B)}
 
 
 class PotentialSource(StatelessSource[PotentialShaping]):
