@@ -292,20 +292,15 @@ def match(pattern: str) -> list[EnvEntry]:
         return [find(pattern)]
     family = pattern.removesuffix("/*")
     found: list[EnvEntry] = []
+    kinds: list[tuple[object, ...]] = []
     for entry in entries():
-        if entry.family == family and not any(_is_same(entry, other) for other in found):
+        kind = (entry.entry_point, entry.kwargs, entry.max_turns)
+        if entry.family == family and kind not in kinds:
             found.append(entry)
+            kinds.append(kind)
     if not found:
         raise unknown_name("family", family, {entry.family for entry in entries()})
     return found
-
-
-def _is_same(entry: EnvEntry, other: EnvEntry) -> bool:
-    return (entry.entry_point, entry.kwargs, entry.max_turns) == (
-        other.entry_point,
-        other.kwargs,
-        other.max_turns,
-    )
 
 
 def discover() -> None:

@@ -145,7 +145,8 @@ def _method(tool: Mapping[str, Any]) -> Callable[..., str]:
     method.__name__ = method.__qualname__ = name
     method.__signature__ = inspect.Signature([first, *keywords])  # type: ignore[attr-defined]
     method.__annotations__ = {**hints, "return": str}
-    lines = [f"    {one}: {_words(one, schema)}" for one, schema in properties.items()]
+    words = {one: str(schema.get("description") or one) for one, schema in properties.items()}
+    lines = [f"    {one}: {' '.join(text.split())}" for one, text in words.items()]
     about = "\n".join(["", "", "Args:", *lines]) if lines else ""
     method.__doc__ = (tool.get("description") or name) + about
     return method
@@ -155,7 +156,3 @@ def _hint(schema: Mapping[str, Any]) -> Any:
     if choices := schema.get("enum"):
         return Literal[tuple(choices)]
     return _TYPES.get(str(schema.get("type")), str)
-
-
-def _words(name: str, schema: Mapping[str, Any]) -> str:
-    return " ".join(str(schema.get("description") or name).split())

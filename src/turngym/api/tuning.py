@@ -9,7 +9,7 @@ from typing import Any
 
 from turngym.api.jobs import OnProgress, run_heats
 from turngym.errors import ConfigError, TrainingError
-from turngym.reports.runs import FinishedRun, read_run
+from turngym.reports.runs import read_run
 from turngym.rollouts.evaluation.statistics import area_under_curve
 from turngym.trainers.runs.comparison import ComparedAlgo, Heat
 
@@ -79,7 +79,8 @@ def tune(
     areas: defaultdict[str, list[float]] = defaultdict(list)
     for run, finished in done:
         budget = min(float(other.episodes_P[-1]) for at, other in done if at.env == run.env)
-        areas[run.name].append(_area(finished, budget))
+        area = area_under_curve(finished.episodes_P, finished.success_P, budget)
+        areas[run.name].append(area)
     chosen, record = [], {}
     for one in compared:
         whole = [c for c in found[one.name] if len(areas[c.name]) == len(heats)]
@@ -113,10 +114,6 @@ def with_controls(compared: Sequence[ComparedAlgo], names: Sequence[str]) -> lis
             own = (*one.settings, f"algo.control={control}")
             found.append(replace(one, name=f"{one.name}-{control}", settings=own))
     return found
-
-
-def _area(run: FinishedRun, budget: float) -> float:
-    return area_under_curve(run.episodes_P, run.success_P, budget)
 
 
 def _tried(one: ComparedAlgo, areas: Sequence[float], is_best: bool) -> dict[str, Any]:

@@ -293,13 +293,12 @@ def _print_one(entry: EnvEntry) -> None:
     if record["options"] is None:
         print("options: can be listed once it runs here")
         return
-    options = [[o["name"], _shown(o["default"]), o["help"]] for o in record["options"]]
+    options = [
+        [one["name"], "-" if one["default"] is None else str(one["default"]), one["help"]]
+        for one in record["options"]
+    ]
     print(table(["OPTION", "DEFAULT", "WHAT IT IS"], options))
     say("set one by --env-option KEY=VALUE, in [env.options] of a run, or in make(ENV, KEY=VALUE)")
-
-
-def _shown(value: Any) -> str:
-    return "-" if value is None else str(value)
 
 
 def _record(entry: EnvEntry, *, with_options: bool) -> dict[str, Any]:

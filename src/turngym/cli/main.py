@@ -109,9 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with suppress(io.UnsupportedOperation):  # something was read already
             sys.stdin.reconfigure(errors="replace")
     try:
-        code = _run(arguments)
+        command = typer.main.get_command(app)
+        code = command.main(args=arguments, prog_name="turngym", standalone_mode=False)
         sys.stdout.flush()
-        return code
+        return code if isinstance(code, int) else FINE
     except BrokenPipeError:
         _drop_stdout()
         return FAILED
@@ -133,12 +134,6 @@ def _end(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _run(arguments: list[str]) -> int:
-    command = typer.main.get_command(app)
-    code = command.main(args=arguments, prog_name="turngym", standalone_mode=False)
-    return code if isinstance(code, int) else FINE
 
 
 def _report(error: BaseException, *, debug: bool) -> int | None:

@@ -27,15 +27,9 @@ _BATCH = 500
 """Rows of Parquet in memory at once."""
 
 _IDS: Mapping[str, str] = {
-    "source": "text",
-    "episode": "int",
-    "env": "text",
-    "task": "text",
-    "split": "text",
-    "env_seed": "int",
-    "policy_seed": "int",
-    "member": "int",
-}
+    "source": "text", "episode": "int", "env": "text", "task": "text", "split": "text",
+    "env_seed": "int", "policy_seed": "int", "member": "int",
+}  # fmt: skip
 _ENDS: Mapping[str, str] = {"stop_reason": "text", "score": "float", "return": "float"}
 _TOKENS: Mapping[str, str] = {
     "token_ids": "list:int",
@@ -46,26 +40,14 @@ _TOKENS: Mapping[str, str] = {
 }
 """One entry a token; null where a token was not sampled."""
 _EPISODE: Mapping[str, str] = {
-    "error": "text",
-    "turns": "int",
-    "invalid_actions": "int",
-    "messages": "messages",
-    "actions": "list:text",
-    "rewards": "list:float",
-    "advantages": "list:float",
-}
+    "error": "text", "turns": "int", "invalid_actions": "int", "messages": "messages",
+    "actions": "list:text", "rewards": "list:float", "advantages": "list:float",
+}  # fmt: skip
 _TURN: Mapping[str, str] = {
-    "turn": "int",
-    "is_last": "bool",
-    "observation": "messages",
-    "action": "text",
-    "tool_calls": "calls",
-    "reward": "float",
-    "advantage": "float",
-    "invalid_action": "text",
-    "state_key": "text",
-    "starts_segment": "bool",
-}
+    "turn": "int", "is_last": "bool", "observation": "messages", "action": "text",
+    "tool_calls": "calls", "reward": "float", "advantage": "float", "invalid_action": "text",
+    "state_key": "text", "starts_segment": "bool",
+}  # fmt: skip
 
 
 def columns(rows: Rows, *, tokens: bool) -> dict[str, str]:

@@ -100,8 +100,12 @@ def overall(runs: Sequence[FinishedRun], reference: str) -> Overall | None:
     algos = sorted({run.algo for run in runs})
     if len(envs) < 2:
         return None
+    ordered = sorted(runs, key=lambda run: run.seed)
     found = {
-        algo: [_scores([r for r in runs if (r.algo, r.env) == (algo, env)]) for env in envs]
+        algo: [
+            np.array([run.held_out for run in ordered if (run.algo, run.env) == (algo, env)])
+            for env in envs
+        ]
         for algo in algos
     }
     whole = {algo: scores for algo, scores in found.items() if all(len(s) for s in scores)}
@@ -138,10 +142,6 @@ def overall(runs: Sequence[FinishedRun], reference: str) -> Overall | None:
         entries=tuple(sorted(entries, key=lambda entry: -entry.iqm.mean)),
         left_out=tuple(algo for algo in algos if algo not in whole),
     )
-
-
-def _scores(runs: Sequence[FinishedRun]) -> FloatArray:
-    return np.array([run.held_out for run in sorted(runs, key=lambda run: run.seed)])
 
 
 def _resampled(scores_S: FloatArray, place: int) -> FloatArray:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from turngym import registry
-from turngym.errors import ConfigError, RecordError, UnknownNameError
+from turngym.errors import ConfigError, RecordError
 from turngym.records import MANIFEST, Manifest, file_digest
+from turngym.reports.viewer.library import short_name
 from turngym.rollouts.evaluation.folder import (
     EVALUATION_FILE,
     Key,
@@ -120,7 +120,7 @@ def read_run(folder: Path) -> FinishedRun:
         episodes_P, tokens_P, success_P = learning_curve(rows)
         return FinishedRun(
             folder=folder,
-            env=_short_name(summary["env"]),
+            env=short_name(summary["env"]),
             algo=summary["algo"],
             seed=summary["seed"],
             episodes_P=episodes_P,
@@ -204,13 +204,6 @@ def _success(evaluation: Mapping[str, Any]) -> float:
     if found is None:
         raise ValueError("no held-out episode was judged")
     return float(found)
-
-
-def _short_name(env: str) -> str:
-    try:
-        return registry.find(env).short_name
-    except UnknownNameError:  # of a plug-in that is gone
-        return env
 
 
 _REPORTED = frozenset(

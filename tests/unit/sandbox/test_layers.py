@@ -49,7 +49,7 @@ def test_a_merge_is_what_the_stack_amounts_to(tmp_path: Path) -> None:
 
 def test_a_copy_has_the_same_digest_and_any_change_another(tmp_path: Path) -> None:
     made = layer(tmp_path / "one", {"a": "1", "gone": None, "d/b": "2"}, ("d",))
-    layers.copy_upper(made, str(tmp_path / "two"))
+    layers.merge([made], str(tmp_path / "two"))
     first = layers.digest(made, "")
     assert layers.digest(str(tmp_path / "two"), "") == first
     assert layers.digest(made, "below") != first
@@ -91,7 +91,7 @@ def test_a_file_of_exabytes_is_read_and_copied_for_what_it_holds(shared_memory: 
     made = layer(shared_memory / "one", {"a": "1"})
     inside = shared_memory / "one" / "workspace"
     sparse(inside / "huge", size, (0, b"start"), (1 << 40, b"middle"), (size - 3, b"end"))
-    layers.copy_upper(made, str(shared_memory / "two"))
+    layers.merge([made], str(shared_memory / "two"))
     copy = shared_memory / "two" / "workspace" / "huge"
     assert copy.stat().st_size == size
     assert copy.stat().st_blocks == (inside / "huge").stat().st_blocks <= 64
@@ -151,7 +151,7 @@ def test_folders_deeper_than_any_path_are_copied_counted_and_told(tmp_path: Path
     finally:
         os.fchdir(here)
         os.close(here)
-    layers.copy_upper(made, str(tmp_path / "two"))
+    layers.merge([made], str(tmp_path / "two"))
     first = layers.digest(made, "")
     assert layers.digest(str(tmp_path / "two"), "") == first
     [(told, kind), other] = sorted(layers.changes(made, 100), reverse=True)

@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ class Library:
         self.run = run
         self.root = run if run.is_dir() else run.parent
         self.sources = sources_of(run)
-        if not self.sources and not _others(run):
+        if not (self.sources or _files(run, "metrics.jsonl") or _files(run, "timeline.json")):
             raise ConfigError(
                 f"{run}: no trajectories, metrics or timeline in here; wanted the folder of "
                 "'turngym train' or 'turngym eval --out', or a file of trajectories"
@@ -136,7 +137,7 @@ class Library:
         key = (source, content["env_id"], content["task_id"], content["env_seed"])
         metadata = content.get("metadata") or {}
         return [
-            _short_name(content["env_id"]),
+            short_name(content["env_id"]),
             content["task_id"],
             content.get("member", 0),
             self._groups.setdefault(key, len(self._groups)),
@@ -236,10 +237,6 @@ def sources_of(run: Path) -> list[Path]:
     return [path for path in files if path.suffix == ".jsonl" and _has_trajectories(path)]
 
 
-def _others(run: Path) -> list[Path]:
-    return [*_files(run, "metrics.jsonl"), *_files(run, "timeline.json")]
-
-
 def _files(run: Path, name: str) -> list[Path]:
     return [path for path in _walk(run) if path.name == name] if run.is_dir() else []
 
@@ -291,13 +288,10 @@ def _sampled_tokens(turn: Mapping[str, Any]) -> int:
     return int((turn.get("usage") or {}).get("completion_tokens", 0))
 
 
-_short_names: dict[str, str] = {}
-
-
-def _short_name(env_id: str) -> str:
-    if env_id not in _short_names:
-        try:
-            _short_names[env_id] = registry.find(env_id).short_name
-        except UnknownNameError:  # of a plug-in that is gone
-            _short_names[env_id] = env_id
-    return _short_names[env_id]
+@cache
+def short_name(env: str) -> str:
+    """Return the short name of an environment; what it is called where its plug-in is gone."""
+    try:
+        return registry.find(env).short_name
+    except UnknownNameError:
+        return env

@@ -256,7 +256,7 @@ def creation(
         "ipc_mode": "private",
         "sysctls": SYSTEM_V_LIMITS if system_v else {},
         "log_config": {"type": "none"} if not podman else {"type": "k8s-file"},
-        "labels": {OWNER_LABEL: owner_mark()},
+        "labels": {OWNER_LABEL: cgroups.owner_mark()},
     }
 
 
@@ -289,11 +289,6 @@ def held_limits(pid: int, limits: Limits) -> tuple[dict[str, Enforcement], str]:
     counter = "memory.events" if second else "memory.oom_control"
     folder = groups.folders.get("memory")
     return held, str(folder / counter) if folder else ""
-
-
-def owner_mark() -> str:
-    """Return what a container's label says of the process that owns it."""
-    return f"{os.getpid()}-{cgroups.start_time(os.getpid())}"
 
 
 def _profile_file(profile: str) -> Path:

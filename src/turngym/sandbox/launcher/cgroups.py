@@ -206,12 +206,10 @@ def oom_kills(file: str) -> int:
 
 
 def _kill_members(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        if (folder / "cgroup.kill").exists():
-            (folder / "cgroup.kill").write_text("1")
-    with contextlib.suppress(OSError):
-        if (folder / "freezer.state").exists():
-            (folder / "freezer.state").write_text("THAWED")
+    for name, word in (("cgroup.kill", "1"), ("freezer.state", "THAWED")):
+        with contextlib.suppress(OSError):
+            if (folder / name).exists():
+                (folder / name).write_text(word)
     with contextlib.suppress(OSError):
         for pid in (folder / "cgroup.procs").read_text().split():
             with contextlib.suppress(OSError):
@@ -230,6 +228,11 @@ def sweep(parents: Parents) -> int:
                     folder.rmdir()
                     swept.add(folder.name)
     return len(swept)
+
+
+def owner_mark() -> str:
+    """Return what names this process, of all past and present."""
+    return f"{os.getpid()}-{start_time(os.getpid())}"
 
 
 def start_time(pid: int) -> str:

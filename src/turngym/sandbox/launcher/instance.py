@@ -254,11 +254,6 @@ def in_child(work: Any) -> tuple[int, int]:  # a function that returns JSON valu
         os._exit(1)
 
 
-def start_marker() -> str:
-    """Return the name that only this launcher's control groups have, of all past and present."""
-    return f"{os.getpid()}-{cgroups.start_time(os.getpid())}"
-
-
 def die(text: str) -> None:
     """End the launcher with a message."""
     sys.stderr.write(text + "\n")

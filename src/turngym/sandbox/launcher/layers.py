@@ -128,15 +128,6 @@ def _path(folder: int, name: str) -> str:
     return f"/proc/self/fd/{folder}/{name}"
 
 
-def copy_upper(source: str, target: str, marks: str = TRUSTED) -> None:
-    """Copy an upper from ``source`` to ``target``, with an overlay's whiteouts and opaque marks.
-
-    Raises:
-        OSError: Something cannot be copied.
-    """
-    merge([source], target, marks)
-
-
 def merge(layers: list[str], target: str, marks: str = TRUSTED) -> None:
     """Write what stacked layers, topmost first, amount to as the new folder ``target``.
 

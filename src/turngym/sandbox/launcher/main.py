@@ -25,7 +25,6 @@ from turngym.sandbox.launcher.instance import (
     has_ended,
     in_child,
     make_base,
-    start_marker,
 )
 from turngym.sandbox.launcher.layers import Users
 
@@ -214,7 +213,7 @@ class Launcher:
         )  # fmt: skip
         sandbox.is_mounted = True
         sandbox.enforced = {"disk": "exact", "inodes": "exact"}
-        sandbox.group = cgroups.Group(self.parents, f"{start_marker()}-{sandbox.id}")
+        sandbox.group = cgroups.Group(self.parents, f"{cgroups.owner_mark()}-{sandbox.id}")
         sandbox.enforced |= sandbox.group.limit(
             # Files lie in memory and are charged to the group; bubblewrap and the guest are two.
             memory_bytes=limits["memory_bytes"] + limits["disk_bytes"],
@@ -377,7 +376,7 @@ class Launcher:
 
         def work() -> None:
             sandbox.wait_frozen()
-            layers.copy_upper(source, target, self.marks)
+            layers.merge([source], target, self.marks)
 
         self.later(request, work, done, store.remove)
 
