@@ -246,16 +246,7 @@ def export(
     Of a training run these are the episodes that it keeps in its folder.
     """
     from turngym.records import write_trajectories
-    from turngym.reports.export import (
-        columns,
-        episodes,
-        table,
-        write_atif,
-        write_csv,
-        write_dataset,
-        write_jsonl,
-        write_parquet,
-    )
+    from turngym.reports import export as flat
 
     if format not in _FORMATS:
         raise unknown_name("value of --format", format, _FORMATS)
@@ -263,27 +254,27 @@ def export(
         raise unknown_name("value of --rows", rows, _ROWS)
     if out is None and format not in ("jsonl", "csv"):
         raise ConfigError(f"--format {format} cannot go to stdout; say --out PATH")
-    kinds = columns(rows, tokens=tokens)  # type: ignore[arg-type]  # it is one of the two
-    found = table(run, rows, tokens=tokens)  # type: ignore[arg-type]
+    kinds = flat.columns(rows, tokens=tokens)  # type: ignore[arg-type]  # it is one of the two
+    found = flat.table(run, rows, tokens=tokens)  # type: ignore[arg-type]
     if out is not None and format not in ("jsonl", "csv"):
         if format in _FOLDERS and out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise ConfigError(f"--out {out}: holds something already; wanted a new folder")
         with _whole(out) as partial:
             if format == "atif":
-                rows, count = "episodes", write_atif(run, partial)
+                rows, count = "episodes", flat.write_atif(run, partial)
             elif format == "trajectories":
-                every = [one for _, one in episodes(run)]
+                every = [one for _, one in flat.episodes(run)]
                 rows, count = "episodes", len(every)
                 write_trajectories(partial, every)
             else:
-                write = write_dataset if format == "hf" else write_parquet
+                write = flat.write_dataset if format == "hf" else flat.write_parquet
                 count = write(found, kinds, partial)
     else:
         with _text(out) as file:
             if format == "csv":
-                count = write_csv(found, list(kinds), file)
+                count = flat.write_csv(found, list(kinds), file)
             else:
-                count = write_jsonl(found, file)
+                count = flat.write_jsonl(found, file)
     say(f"{count} {rows}" + ("" if out is None else f" are in {out}"))
 
 
