@@ -72,9 +72,8 @@ async def large_input_and_a_script_longer_than_an_argument_arrive(sandbox: Sandb
     want(await output(sandbox, script) == "done", "a script of 300 kB did not run")
     result = await sandbox.exec(["echo", "x" * 200_000], timeout_s=30)
     want(result.exit_code == 126 and b"too long" in result.stderr.lower(), said(result))
-    await raises(
-        ValueError, sandbox.exec(["echo", "x" * (20 << 20)], timeout_s=30), "20 MB argument"
-    )
+    too_long = sandbox.exec(["echo", "x" * (20 << 20)], timeout_s=30)
+    await raises(ValueError, too_long, "20 MB argument")
     await raises(ValueError, sandbox.exec(["a\0b"], timeout_s=30), "an argument with a NUL")
     await raises(ValueError, sandbox.exec([], timeout_s=30), "an empty command")
 
@@ -141,9 +140,8 @@ async def commands_can_run_at_the_same_time(sandbox: Sandbox) -> None:
 
 
 async def a_process_can_be_talked_to(sandbox: Sandbox) -> None:
-    async with await sandbox.spawn(
-        "while read line; do echo got $line; done; echo end >&2"
-    ) as process:
+    script = "while read line; do echo got $line; done; echo end >&2"
+    async with await sandbox.spawn(script) as process:
         await process.write(b"one\n")
         want(await process.read() == b"got one\n", "no answer")
         await process.write(b"two\n")
@@ -193,9 +191,8 @@ async def a_terminal_is_one(sandbox: Sandbox) -> None:
 
 async def a_session_keeps_directory_variables_and_functions(sandbox: Sandbox) -> None:
     session = sandbox.session()
-    await session.run(
-        "mkdir d; cd d; a='1 2'; export B=\"it's\"; f() { echo f$a; }; l=(x y)", timeout_s=30
-    )
+    script = "mkdir d; cd d; a='1 2'; export B=\"it's\"; f() { echo f$a; }; l=(x y)"
+    await session.run(script, timeout_s=30)
     result = await session.run('echo "${PWD##*/} $a $B $(f) ${l[1]}"; exit 5', timeout_s=30)
     want(result.stdout == b"d 1 2 it's f1 2 y\n" and result.exit_code == 5, said(result))
     result = await session.run("unset B; cd /no/such; echo ${PWD##*/}", timeout_s=30)
