@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from turngym.agents.chat.prompting import ChatMessage, Completion
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _PROBE_USER = Message(role="user", content="probe question")
 _PROBE_ANSWER = Message(role="assistant", content="probe answer")
+_KNOWN_OPENINGS, _KNOWN_TEXTS, _KNOWN_CHARS = 64, 2_048, 1_000
+"""How many openings, and texts of at most so many characters, are remembered with their tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,10 @@ class Renderer:
         self._slots: dict[tuple[Role, ...], tuple[str, ...] | None] = {}
         """What the template puts around new messages of these roles; None where it must be run."""
         self._has_slots = says_as_is(str(tokenizer.chat_template))
+        # Encoding is most of a turn. Members of a group open with the same words one after another,
+        # and environments say the same few things again and again.
+        self._known_opening = lru_cache(_KNOWN_OPENINGS)(self._encode_opening)
+        self._known_text = lru_cache(_KNOWN_TEXTS)(self._encode)
         self.end_ids = self._end_ids()
         self.vocab_size = len(tokenizer)
         self._base = self._text([_PROBE_USER, _PROBE_ANSWER])
@@ -82,7 +89,7 @@ class Renderer:
 
     def opening(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens of a conversation's first messages, up to where the agent speaks."""
-        return self._encode(self._text(messages, generate=True))
+        return self._known_opening(tuple([(one.role, one.content) for one in messages]))
 
     def continuation(self, messages: Sequence[Message], *, hit_eos: bool) -> tuple[int, ...]:
         """Return the tokens between one sampled action and the next.
@@ -91,7 +98,8 @@ class Renderer:
             messages: What is new since the action.
             hit_eos: The action closed with the end token; when False it is added here, unsampled.
         """
-        return self._encode(self.continuation_text(messages, hit_eos=hit_eos))
+        text = self.continuation_text(messages, hit_eos=hit_eos)
+        return self._known_text(text) if len(text) <= _KNOWN_CHARS else self._encode(text)
 
     def continuation_text(self, messages: Sequence[Message], *, hit_eos: bool) -> str:
         """Return what ``continuation`` encodes.
@@ -184,6 +192,10 @@ class Renderer:
             if token in content:
                 content = content.replace(token, f"{token[0]} {token[1:]}")
         return content
+
+    def _encode_opening(self, said: Sequence[tuple[Role, str]]) -> tuple[int, ...]:
+        messages = [Message(role=role, content=content) for role, content in said]
+        return self._encode(self._text(messages, generate=True))
 
     def _encode(self, text: str) -> tuple[int, ...]:
         backend = self._backend

@@ -9,12 +9,30 @@ import torch
 from helpers.models import model, tokenizer
 from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder
 from turngym.agents.engine.local import EngineSession, LocalEngine, _uniform
-from turngym.agents.engine.protocol import Generation, Sampling
+from turngym.agents.engine.protocol import Generation, Sampling, spans_of
 from turngym.agents.policy import ContextOverflow
 from turngym.errors import ConfigError, PolicyFault
 
 PROMPT = [7, 30, 60, 12, 99]
 NEVER_ENDS = {"max_new_tokens": 8}
+
+
+@pytest.mark.parametrize(
+    ("versions", "wanted"),
+    [((), []), ((3, 3, 3), [(3, 3)]), ((3, 3, 4), [(3, 2), (4, 1)]), ((4, 3, 4), None)],
+)
+def test_each_run_of_tokens_of_one_version_is_a_span(
+    versions: tuple[int, ...], wanted: list[tuple[int, int]] | None
+) -> None:
+    count = len(versions)
+    made = Generation(
+        token_ids=tuple(range(count)), logprobs=(-0.5,) * count, versions=versions, finish="end"
+    )
+    prompt, *sampled = spans_of(PROMPT, made)
+    assert (prompt.token_ids, prompt.sampled) == (tuple(PROMPT), False)
+    assert [token for span in sampled for token in span.token_ids] == list(range(count))
+    found = [(span.policy_version, len(span.token_ids)) for span in sampled]
+    assert found == (wanted or [(version, 1) for version in versions])
 
 
 def engine(**kwargs: Any) -> LocalEngine:

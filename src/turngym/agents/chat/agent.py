@@ -134,7 +134,7 @@ class _ChatSession:
             spans=answer.spans,
             starts_segment=starts_segment,
             segment_reason=answer.segment_reason if rewritten is None else rewritten.reason,
-            usage=_sum(self._spent, answer.usage),
+            usage=_sum(self._spent, answer.usage) if self._spent else answer.usage,
         )
 
     async def ask(self, messages: Sequence[ChatMessage]) -> str:
@@ -168,14 +168,11 @@ class _ChatSession:
         """Append what was said in a turn, and note how long the conversation is now."""
         self._messages += messages
         self._num_turns += 1
-        read, sampled = (
-            answer.usage.get(f"{kind}_tokens", 0.0) for kind in ("prompt", "completion")
-        )
         if answer.spans:  # what this answer added
-            added = float(sum(len(span.token_ids) for span in answer.spans))
+            added = float(sum([len(span.token_ids) for span in answer.spans]))
             self._tokens = added if starts_segment else self._tokens + added
-        elif read > 0:
-            self._tokens = read + sampled
+        elif (read := answer.usage.get("prompt_tokens", 0.0)) > 0:
+            self._tokens = read + answer.usage.get("completion_tokens", 0.0)
         else:
             self._tokens = estimated_tokens(self._messages)
 

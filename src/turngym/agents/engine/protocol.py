@@ -57,8 +57,8 @@ class Generation:
 
     def report(self, on_token: OnToken | None) -> None:
         """Call ``on_token`` with all of them: for engines that get an answer as a whole."""
-        for row in zip(self.token_ids, self.logprobs, self.versions, strict=True):
-            if on_token is not None:
+        if on_token is not None:
+            for row in zip(self.token_ids, self.logprobs, self.versions, strict=True):
                 on_token(*row)
 
 
@@ -183,9 +183,12 @@ class TrainableEngine(Engine, Protocol):
 def spans_of(prompt: Sequence[int], generation: Generation) -> tuple[TokenSpan, ...]:
     """Return the span of the prompt, unless it is empty, and one per version that sampled."""
     spans = [TokenSpan(token_ids=tuple(prompt), sampled=False)] if prompt else []
-    start = 0
-    for version, run in groupby(generation.versions):
-        cut = slice(start, start := start + len(list(run)))
+    start, versions = 0, generation.versions
+    # Nearly always of one version: then no token need be looked at.
+    is_one = len(set(versions)) == 1
+    counts = [len(versions)] if is_one else [len(list(run)) for _, run in groupby(versions)]
+    for count in counts:
+        version, cut = versions[start], slice(start, start := start + count)
         spans.append(
             TokenSpan(
                 token_ids=generation.token_ids[cut],

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from turngym.errors import ConfigError, unknown_name
@@ -140,8 +141,8 @@ class Commands:
         if len(line) > _MAX_LINE_CHARS:
             reason = f"The last line is longer than {_MAX_LINE_CHARS} characters. "
             return InvalidAction(reason=reason + self._hint())
-        forms = [(form, self._patterns) for form in readings(line)]
-        for form, patterns in (*forms, (line, self._anything)):
+        forms = ((form, self._patterns) for form in readings(line))  # mostly the first one matches
+        for form, patterns in chain(forms, [(line, self._anything)]):
             for name, pattern, slots in patterns:
                 if (match := pattern.fullmatch(form)) is not None:
                     return Action(name=name, arguments=self._arguments(slots, match))

@@ -305,7 +305,6 @@ class Ledger:
             self._scheduled = True
             asyncio.get_running_loop().call_later(_RETRY_S, self._write_here)
         else:
-            self._tell(None)
             self._settle(len(batch))
 
     def _start_thread(self) -> None:
@@ -333,7 +332,6 @@ class Ledger:
                         return
                     threading.Event().wait(_RETRY_S)  # no event says that a full disk has room
                     continue
-                self._call(self._tell, None)
                 self._call(self._settle, len(batch))
                 batch = self._take()
 
@@ -367,6 +365,7 @@ class Ledger:
             logger.warning("%s: its digest cannot be kept (%s)", self.path, error)
 
     def _settle(self, count: int) -> None:
+        self._tell(None)
         self.written += count
         while self._waiters and self._waiters[0][0] <= self.written:
             _, waiting = self._waiters.popleft()
