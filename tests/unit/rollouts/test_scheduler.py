@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -351,6 +352,34 @@ def test_a_finished_source_gives_what_is_left_and_then_nothing() -> None:
 
     run_virtually(play())
     assert taken == [3, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("before", "within"),
+    [
+        ((700, 10, 10), (10_000, 10, 10)),
+        ((20_000, 5, 50), (20_000, 10, 50)),
+        ((0, 10, 10), (0, 10, 10)),
+    ],
+)
+def test_garbage_is_collected_less_often_while_episodes_run(
+    before: tuple[int, int, int], within: tuple[int, int, int]
+) -> None:
+    seen = []
+
+    async def play() -> None:
+        scheduler, _ = scheduler_for(scenario())
+        async with scheduler:
+            seen.append(gc.get_threshold())
+        seen.append(gc.get_threshold())
+
+    usual = gc.get_threshold()
+    gc.set_threshold(*before)
+    try:
+        run_virtually(play())
+    finally:
+        gc.set_threshold(*usual)
+    assert seen == [within, before]
 
 
 def test_an_engine_that_did_not_take_the_weights_is_found_out_by_its_versions() -> None:

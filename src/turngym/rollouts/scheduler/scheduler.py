@@ -15,6 +15,7 @@ episodes with barriers, to measure what barriers cost.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -50,6 +51,9 @@ from turngym.rollouts.scheduler.running import OnEpisode, SchedulerContext, Turn
 
 LoadWeights = Callable[[], Awaitable[None] | None]
 """Puts new weights into the engine."""
+_COLLECT_AFTER = (10_000, 10, 10)
+"""Thresholds of the garbage collector while episodes run: what turns make is kept until a step
+takes it, so to look for cycles in it again and again costs time and finds none."""
 
 
 class RolloutScheduler:
@@ -165,11 +169,15 @@ class RolloutScheduler:
         if self._ledger is not None:
             self._take_up(self._ledger)
         self.schedule()
+        self._collected_after = gc.get_threshold()
+        if self._collected_after[0]:  # else somebody turned it off
+            gc.set_threshold(*map(max, self._collected_after, _COLLECT_AFTER))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Break off what runs and close the environments. The ledger stays with its owner."""
         self._is_open = False
+        gc.set_threshold(*self._collected_after)
         if self._watchdog is not None:
             self._watchdog.close()
         await self._dispatch.close()
