@@ -37,7 +37,7 @@ from results import PAGE
 from turngym.reports.tables import COLOURS, saved, tidy, written
 from turngym.reports.texts import markdown_table
 from turngym.rollouts.evaluation.statistics import Estimate
-from turngym.rollouts.turn_values import FloatArray, turn_values
+from turngym.rollouts.replay import FloatArray, turn_values
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task, parse_task_id
 from turngym.trainers.credit.base import Credit

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from turngym.trainers.credit.base import Credit, CreditContext, RewardComponent, TurnBatch
-from turngym.trainers.credit.critics.on_policy_actions import sample_actions
+from turngym.trainers.credit.critics.off_policy import sample_actions
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.algo import AlgoConfig
 from turngym.types import TrajectoryGroup

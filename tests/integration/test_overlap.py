@@ -215,7 +215,7 @@ def test_no_episode_waits_for_a_checkpoint(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Lease, "reset", note)
     monkeypatch.setattr(Lease, "step", step_later)
-    monkeypatch.setattr("turngym.trainers.runs.checkpointer.save_checkpoint", write)
+    monkeypatch.setattr("turngym.trainers.runs.run.save_checkpoint", write)
     rollout = {"groups_per_step": 1, "stale": "drop"}
     run = {"steps": 2, "checkpoint_every": 1}
     train(load_config(TrainConfig, [SETTINGS, {"rollout": rollout, "run": run}]), tmp_path)

@@ -26,7 +26,7 @@ from turngym.config import load_config, to_toml
 from turngym.errors import CheckpointError, ConfigError, Interrupted, RecordError, TrainingError
 from turngym.records import read_trajectories
 from turngym.trainers.credit.critics import archer
-from turngym.trainers.credit.critics.on_policy_actions import sample_actions
+from turngym.trainers.credit.critics.off_policy import sample_actions
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.build_run import load_policy

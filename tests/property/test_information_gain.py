@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.rendered import batch, context, random_episode, sharpened
-from turngym.trainers.credit.sources.info_gain import InfoGainSource, information_gains
+from turngym.trainers.credit.sources.gains import InfoGainSource, information_gains
 from turngym.trainers.settings.rewards import InfoGain
 
 beliefs = st.lists(st.floats(-50, 0), min_size=1, max_size=20).map(np.array)

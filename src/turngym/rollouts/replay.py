@@ -1,22 +1,34 @@
-"""Go back to a turn of a recorded episode, to look at the state or to have somebody play on.
+"""Go back to a turn of an episode: to look at the state, to have somebody play on, to measure it.
 
-The episode begins again from its task and its seed, and the recorded actions are carried out. What
-the environment says and pays is compared with the record turn by turn; the first turn that differs
-is named, and nothing is done after it.
+``restore`` begins a recorded episode again from its task and its seed, and carries the recorded
+actions out. What the environment says and pays is compared with the record turn by turn; the first
+turn that differs is named, and nothing is done after it. ``turn_values`` plays episodes on, many
+times, from where others have been: what their turns were truly worth.
+
+Axis letters: T turn of an episode, S state of an episode (one more than turns), H half.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from turngym.agents.policy import Policy
 from turngym.environments.core.env import AnyEnv, Observation
 from turngym.environments.core.spaces import Info
-from turngym.environments.gym.hosts import as_async
+from turngym.environments.gym.hosts import Isolation, as_async
+from turngym.environments.gym.ray_workers import RayWorkers
 from turngym.errors import ConfigError, EpisodeError
 from turngym.rollouts.episode import EpisodeSpec, ReplayedTurn, digest_of, rollout
+from turngym.rollouts.scheduler.config import DeadlineConfig
+from turngym.rollouts.scheduler.pool import EnvPool, MakeAnyEnv
+from turngym.seeding import derive_seed
+from turngym.tasks.base import Task
 from turngym.types import Message, Trajectory
 
 
@@ -114,3 +126,129 @@ async def play_on(
         return await rollout(host, policy, spec, played=restored.played)
     finally:
         await host.close()
+
+
+FloatArray = NDArray[np.float64]
+
+_TRIES = 3
+"""Of a continuation that breaks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TurnValues:
+    """Monte-Carlo values of the states of some episodes under one policy."""
+
+    values: tuple[FloatArray, ...]
+    """One array [H, S] for each episode: the mean return from each state on, twice, from two
+    halves of the continuations. What follows the last turn is 0."""
+    episodes: int
+    """Episodes played for it."""
+
+    def advantages(self, trajectories: Sequence[Trajectory]) -> list[FloatArray]:
+        """Return ``r_t + V(s_t+1) - V(s_t)`` of every turn, one array [H, T] for each episode.
+
+        Args:
+            trajectories: The episodes, in the order of ``values``.
+        """
+        rewards = [np.array([turn.reward for turn in t.turns]) for t in trajectories]
+        pairs = zip(rewards, self.values, strict=True)
+        return [reward_T + np.diff(values_HS, axis=1) for reward_T, values_HS in pairs]
+
+
+PlayOn = Callable[[Sequence[Trajectory], int, int], Coroutine[None, None, TurnValues]]
+"""``turn_values`` of episodes, with so many continuations of each state and this seed."""
+
+
+async def turn_values(
+    make_env: MakeAnyEnv,
+    policy: Policy,
+    trajectories: Sequence[Trajectory],
+    tasks: Sequence[Task],
+    *,
+    attempts: int,
+    seed: int,
+    concurrency: int = 64,
+    isolation: Isolation | RayWorkers = "inline",
+    calls: asyncio.Semaphore | None = None,
+    deadlines: DeadlineConfig | None = None,
+    timeout_s: float | None = None,
+) -> TurnValues:
+    """Return what the states of ``trajectories`` are worth under ``policy``.
+
+    From each state the episode is played to its end ``attempts`` times; its actions so far are
+    carried out again, and where episodes of one task began alike they share the continuations. The
+    game has to lead to the same state by the same actions, which is not checked here.
+
+    Args:
+        make_env: Makes one environment.
+        policy: Who plays on. Its sessions must be able to resume an episode.
+        trajectories: The episodes.
+        tasks: The task of each.
+        attempts: Continuations of each state, an even number, 2 or more.
+        seed: Root of their place in the seed tree.
+        concurrency: Episodes alive at once. No result depends on it.
+        isolation: Where environments run, as for ``EnvPool``.
+        calls: Holds back calls that block, as for ``EnvPool``.
+        deadlines: Seconds that calls may take, as for ``EnvPool``.
+        timeout_s: Seconds after which a continuation is truncated; None for no limit.
+
+    Raises:
+        EpisodeError: A continuation broke three times, or its actions led elsewhere.
+        ValueError: ``attempts`` is odd or too small.
+    """
+    if attempts < 2 or attempts % 2:
+        raise ValueError(f"attempts={attempts}: wanted an even number, 2 or more")
+    wanted: dict[tuple[str, int, tuple[str, ...]], tuple[Trajectory, Task, int]] = {}
+    for trajectory, task in zip(trajectories, tasks, strict=True):
+        for played in range(len(trajectory.turns)):
+            wanted.setdefault(_key(trajectory, played), (trajectory, task, played))
+    pool = EnvPool(
+        make_env, size=concurrency, isolation=isolation, deadlines=deadlines, calls=calls
+    )
+
+    async def play_on(trajectory: Trajectory, task: Task, played: int, attempt: int) -> float:
+        place = _key(trajectory, played)
+        spec = EpisodeSpec(
+            env_id=trajectory.env_id,
+            task=task,
+            env_seed=trajectory.env_seed,
+            policy_seed=derive_seed(seed, place[0], place[1], *place[2], attempt),
+            member=attempt,
+        )
+        before = [ReplayedTurn(turn.as_context()) for turn in trajectory.turns[:played]]
+        for _ in range(_TRIES):
+            lease, is_whole = await pool.lease(), False
+            try:
+                found = await rollout(lease, policy, spec, timeout_s=timeout_s, played=before)
+                is_whole = not found.stop_reason.is_error
+            finally:
+                lease.release(broken=not is_whole)
+            if is_whole:
+                return sum(turn.reward for turn in found.turns[played:])
+        raise EpisodeError(f"{task.id}, after {played} turns: {found.error}")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = {
+                key: [group.create_task(play_on(*place, number)) for number in range(attempts)]
+                for key, place in wanted.items()
+            }
+    except ExceptionGroup as found:  # the first says enough, and the others are cancelled
+        raise found.exceptions[0] from None
+    finally:
+        await pool.close()
+    means = {
+        key: np.array([task.result() for task in found]).reshape(2, -1).mean(axis=1)
+        for key, found in running.items()
+    }
+    values = []
+    for trajectory in trajectories:
+        states = [means[_key(trajectory, played)] for played in range(len(trajectory.turns))]
+        values.append(np.stack([*states, np.zeros(2)], axis=1))
+    return TurnValues(values=tuple(values), episodes=attempts * len(wanted))
+
+
+def _key(trajectory: Trajectory, played: int) -> tuple[str, int, tuple[str, ...]]:
+    """Return what episodes have in common that began alike."""
+    actions = tuple(turn.action.content for turn in trajectory.turns[:played])
+    return trajectory.task_id, trajectory.env_seed, actions

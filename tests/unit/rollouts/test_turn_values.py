@@ -11,7 +11,7 @@ import pytest
 from turngym.agents.policy import EpisodeContext, PolicyTurn
 from turngym.errors import EpisodeError
 from turngym.rollouts.episode import EpisodeSpec, rollout
-from turngym.rollouts.turn_values import TurnValues, turn_values
+from turngym.rollouts.replay import TurnValues, turn_values
 from turngym.seeding import generator
 from turngym.tasks.base import Task
 from turngym.types import Message, Trajectory, Turn

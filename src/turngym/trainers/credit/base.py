@@ -7,7 +7,8 @@ episode.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from turngym.agents.engine.protocol import Sampling, TrainableEngine
     from turngym.agents.rendering import Renderer
-    from turngym.rollouts.turn_values import PlayOn
+    from turngym.rollouts.replay import PlayOn
     from turngym.trainers.update.compute import Scorer
 
 ConfigT = TypeVar("ConfigT")
@@ -302,6 +303,32 @@ def credit_of_turns(
         dropped=dropped or {},
         metrics=metrics or {},
     )
+
+
+def trained_turns(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """Return the episodes from their first turn on that is trained on, for a critic.
+
+    What a critic says of a turn depends on what follows. Turns before that, which are too old or
+    were trained early, are what the first one reads; an episode of them alone has no turn left.
+    """
+    return [
+        replace(group, trajectories=tuple(_without_head(t) for t in group.trajectories))
+        for group in groups
+    ]
+
+
+def _without_head(trajectory: Trajectory) -> Trajectory:
+    turns = trajectory.turns
+    head = list(takewhile(lambda turn: not turn.num_sampled_tokens, turns))
+    if not head:
+        return trajectory
+    rest = turns[len(head) :]
+    if rest:
+        starts = [n for n, turn in enumerate(turns[: len(head) + 1]) if turn.starts_segment]
+        read = turns[max(starts, default=0) : len(head) + 1]
+        first = replace(rest[0], spans=tuple(span for turn in read for span in turn.spans))
+        rest = (first, *rest[1:])
+    return replace(trajectory, turns=rest)
 
 
 class CreditMethod(Protocol):

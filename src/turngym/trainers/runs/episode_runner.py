@@ -27,9 +27,9 @@ from turngym.environments.gym.wrappers import ExpertMatch
 from turngym.errors import ConfigError
 from turngym.registry import find
 from turngym.rollouts.evaluation.evaluate import evaluate
+from turngym.rollouts.replay import FloatArray, TurnValues, turn_values
 from turngym.rollouts.scheduler.config import FailureConfig
 from turngym.rollouts.scheduler.pool import calls_at_once
-from turngym.rollouts.turn_values import FloatArray, TurnValues, turn_values
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Split, Task
 from turngym.trainers.selection.policy import TaskPool

@@ -6,7 +6,8 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -18,13 +19,12 @@ from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import CreditContext, CreditMethod
 from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.runs.checkpoints import Checkpoint, RunState
-from turngym.trainers.samples import to_samples
+from turngym.trainers.samples import TrainingSample, to_samples
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import Scorer
 from turngym.trainers.update.imitation import Demonstrations, Imitator
 from turngym.trainers.update.learner import TorchLearner, needs_reference
 from turngym.trainers.update.optimizer import load_own_state, own_state
-from turngym.trainers.update.protocol import Learner
 from turngym.trainers.update.sequential import LastTurnFirstLearner
 from turngym.types import TokenSpan, Trajectory
 
@@ -32,12 +32,53 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from turngym.rollouts.turn_values import PlayOn
+    from turngym.rollouts.replay import PlayOn
     from turngym.trainers.distributed.group import Group
     from turngym.trainers.distributed.learner import ImitatorGroup
 
 SHARDS = "learner"
 """Folder of a checkpoint in which ranks write their moments."""
+
+
+class Learner(Protocol):
+    """Changes the weights of a policy."""
+
+    @property
+    def updates(self) -> int:
+        """Updates done; the version of the weights."""
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps done."""
+
+    def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
+        """Change the weights once for a batch of episodes.
+
+        Args:
+            samples: The whole batch. Without any sampled token the weights stay as they are.
+
+        Returns:
+            Metrics ``train/*``.
+
+        Raises:
+            TrainingError: The loss or a gradient is not finite; the message names the step.
+        """
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the state dict of the plain model, adapters merged in, to publish."""
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Return the optimizer's tensors."""
+
+    def load_state(self, tensors: Mapping[str, Tensor], *, updates: int, steps: int) -> None:
+        """Take over ``tensors``: ``state`` after ``updates`` updates and ``steps`` steps."""
+
+    def read_shards(self, folder: Path, *, updates: int, steps: int) -> None:
+        """Take over what the ranks of such a learner wrote, however many they were.
+
+        Raises:
+            CheckpointError: It cannot be read, or belongs to another model.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

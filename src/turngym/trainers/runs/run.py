@@ -1,25 +1,29 @@
-"""One run in memory: its policies, its engine, where it stands, and the steps of its phases."""
+"""One run in memory: policies, engine, where it stands, steps of its phases, checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from turngym.agents.build import with_parts
+from turngym.agents.build import TRAINED_AS, with_parts
+from turngym.agents.engine.models import load_model_dir, load_tokenizer
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.rendering import EngineModel, Renderer
 from turngym.coroutines import beside
+from turngym.errors import CheckpointError
 from turngym.rollouts.evaluation.statistics import Evaluation, summarize
-from turngym.rollouts.turn_values import TurnValues
+from turngym.rollouts.replay import TurnValues
 from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.runs.checkpointer import Checkpointer
-from turngym.trainers.runs.checkpoints import Checkpoint, Phase, RunState
+from turngym.trainers.runs.checkpoints import Checkpoint, Phase, RunState, save_checkpoint
 from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.phases import (
+    SHARDS,
     Learning,
     begin_imitation,
     begin_learning,
@@ -35,7 +39,15 @@ from turngym.trainers.selection.policy import DataSelection
 from turngym.trainers.settings.selection import Imitation
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.imitation import Imitator
-from turngym.trainers.update.optimizer import adapter_state, full_state
+from turngym.trainers.update.optimizer import (
+    ADAPTER,
+    adapter_state,
+    full_state,
+    is_adapted,
+    load_adapter_state,
+    save_merged,
+    write_adapter_config,
+)
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -90,6 +102,7 @@ class Run:
             seed=derive_seed(config.run.seed, "selection"),
         )
         self._engine = engine
+        self._tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
         self.sampling = Sampling(
             temperature=config.rollout.temperature, max_new_tokens=config.rollout.max_new_tokens
@@ -99,9 +112,6 @@ class Run:
             for sampling in (self.sampling, replace(self.sampling, temperature=0.0))
         )
         self.log = RunLog(config, folder, state)
-        self._checkpointer = Checkpointer(
-            config, folder, state, self.log, model=model, tokenizer=tokenizer
-        )
 
     async def close(self) -> None:
         """Close what is open. Safe to call twice."""
@@ -288,8 +298,55 @@ class Run:
         selection = {} if self.config.selection.is_plain else deepcopy(self.selection.state())
         trainer = self.learning or self.imitator
         self.folder.outbox.write(
-            self.folder.checkpoints, lambda: self._checkpointer.save(trainer, selection)
+            self.folder.checkpoints, lambda: self._write_checkpoint(trainer, selection)
         )
+
+    def _write_checkpoint(
+        self, trainer: Imitator | ImitatorGroup | Learning | None, selection: Mapping[str, Any]
+    ) -> None:
+        """Write a checkpoint.
+
+        Args:
+            trainer: What the phase trains with; None between phases.
+            selection: What the data selection learned.
+
+        Raises:
+            CheckpointError: It could not be written; earlier ones are intact.
+        """
+        state = self.state
+        state.metrics_bytes, state.metrics_sha256 = self.log.mark()
+        state.optimizer_steps = 0 if trainer is None else trainer.steps
+        tensors: dict[str, Mapping[str, Tensor]] = {} if trainer is None else trainer.tensors()
+        shards = trainer.learner if isinstance(trainer, Learning) else trainer
+        write_shards = getattr(shards, "write_shards", None)
+        if is_adapted(self.model):
+            tensors[ADAPTER] = adapter_state(self.model)
+        step = state.warm_steps if state.phase == "warm_start" else state.step
+        save_checkpoint(
+            self.folder.checkpoints,
+            f"{state.phase}-{step}",
+            state={
+                "run": asdict(state),
+                "config": self.config.model_dump(mode="json"),
+                "selection": selection,
+            },
+            tensors=tensors,
+            write_model=partial(self._write_model, write_shards),
+            keep=self.config.run.keep_checkpoints,
+        )
+        self.folder.mark_logs(state.metrics_bytes, state.metrics_sha256)
+
+    def _write_model(self, write_shards: Callable[[Path], None] | None, path: Path) -> None:
+        if write_shards is not None:
+            write_shards(path.parent / SHARDS)
+        save_merged(self.model, self._tokenizer, path)
+        trained = self.config.agent.model_dump(mode="json") | {
+            "max_new_tokens": self.config.rollout.max_new_tokens,
+            "context": self.config.model.context,
+        }
+        (path / TRAINED_AS).write_text(json.dumps(trained) + "\n", encoding="utf-8")
+        if is_adapted(self.model):
+            write_adapter_config(self.model, path.parent / Path(ADAPTER).parent)
 
     async def restore(self, checkpoint: Checkpoint, episodes: Sequence[Trajectory]) -> None:
         """Resume where ``checkpoint`` was made.
@@ -301,7 +358,7 @@ class Run:
         Raises:
             CheckpointError: It was made with another tokenizer, or lacks what training on needs.
         """
-        self._checkpointer.load_model(checkpoint)
+        self._load_model(checkpoint)
         state = self.state
         if state.phase == "warm_start" and self.config.warm_start.imitates:
             imitator = self.start_imitation(episodes)
@@ -311,3 +368,17 @@ class Run:
             if selection := checkpoint.state.get("selection"):
                 self.selection.load_state(selection)
         await self.publish()
+
+    def _load_model(self, checkpoint: Checkpoint) -> None:
+        """Give the policy the weights of ``checkpoint``."""
+        if load_tokenizer(checkpoint.model_dir).get_vocab() != self._tokenizer.get_vocab():
+            raise CheckpointError(
+                f"{checkpoint.path}: was made with another tokenizer than the one of this run; the "
+                "expert episodes or the model that it came from have changed: restore them from a "
+                "copy"
+            )
+        if is_adapted(self.model):
+            tensors = checkpoint.tensors(ADAPTER) or checkpoint.tensors("adapter")
+            load_adapter_state(self.model, tensors)
+        else:
+            self.model.load_state_dict(load_model_dir(checkpoint.model_dir)[0].state_dict())

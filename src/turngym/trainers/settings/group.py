@@ -423,7 +423,7 @@ class Archer(OffPolicySettings):
         advantage-weighted regression on the actions that were played.
     """
 
-    builder: ClassVar[str] = "turngym.trainers.credit.critics.archer:ArcherCredit"
+    builder: ClassVar[str] = "turngym.trainers.credit.critics.off_policy:ArcherCredit"
 
     type: Literal["archer"]
     mode: Literal["online", "offline"] = "online"
@@ -462,7 +462,7 @@ class BestOfN(OffPolicySettings):
         vision model, ours on an encoder that is trained with it.
     """
 
-    builder: ClassVar[str] = "turngym.trainers.credit.critics.best_of_n:BestOfNCredit"
+    builder: ClassVar[str] = "turngym.trainers.credit.critics.off_policy:BestOfNCredit"
 
     type: Literal["best_of_n"]
     candidates: int = Field(default=8, ge=1)

@@ -221,7 +221,7 @@ class InfoGain(RewardSettings):
         IGPO, arXiv:2510.14967.
     """
 
-    builder: ClassVar[str] = "turngym.trainers.credit.sources.info_gain:InfoGainSource"
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.gains:InfoGainSource"
     needs: ClassVar[frozenset[Need]] = frozenset({"ground_truth"})
 
     type: Literal["info_gain"]
@@ -240,7 +240,7 @@ class FeedbackGain(RewardSettings):
         InfoPO, arXiv:2603.00656.
     """
 
-    builder: ClassVar[str] = "turngym.trainers.credit.sources.feedback_gain:FeedbackGainSource"
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.gains:FeedbackGainSource"
 
     type: Literal["feedback_gain"]
     placeholder: str = "No information found."

@@ -21,8 +21,12 @@ from turngym.config import load_config
 from turngym.coroutines import beside
 from turngym.errors import ConfigError
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.credit.critics.archer import ArcherCredit, less_baseline
-from turngym.trainers.credit.critics.on_policy_actions import action_sample, sample_actions
+from turngym.trainers.credit.critics.off_policy import (
+    ArcherCredit,
+    action_sample,
+    less_baseline,
+    sample_actions,
+)
 from turngym.trainers.losses.policy_loss import aggregation_coefficients
 from turngym.trainers.settings.group import Archer
 from turngym.trainers.settings.train import TrainConfig

@@ -11,7 +11,7 @@ import torch
 
 from helpers.critics import algo, context, matching_game
 from turngym.agents.engine.protocol import Sampling
-from turngym.trainers.credit.critics.best_of_n import BestOfNCredit, choose_best
+from turngym.trainers.credit.critics.off_policy import BestOfNCredit, choose_best
 from turngym.trainers.credit.critics.utterance_critic import CriticValues
 from turngym.trainers.settings.group import BestOfN
 

@@ -20,12 +20,12 @@ from helpers.rendered import (
 )
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
-from turngym.trainers.credit.layout import Layout
 from turngym.trainers.credit.sources import branches
 from turngym.trainers.credit.sources.branches import Branch, Tree, TreeScores, score_trees_apart
-from turngym.trainers.credit.sources.feedback_gain import (
+from turngym.trainers.credit.sources.gains import (
     FeedbackGainSource,
     FeedbackLocator,
+    Layout,
     feedback_gains,
     stretched,
 )

@@ -22,7 +22,7 @@ from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.trainers.credit.sources import branches
 from turngym.trainers.credit.sources.branches import score_trees_apart
-from turngym.trainers.credit.sources.info_gain import (
+from turngym.trainers.credit.sources.gains import (
     InfoGainSource,
     information_gains,
     truth_tokens,

@@ -15,7 +15,7 @@ from helpers.trajectories import episode, group
 from turngym.config import load_config
 from turngym.errors import TrainingError
 from turngym.reports.runs import read_run
-from turngym.rollouts.turn_values import TurnValues
+from turngym.rollouts.replay import TurnValues
 from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.credit.critics.monte_carlo import MonteCarloCredit
 from turngym.trainers.loop import train

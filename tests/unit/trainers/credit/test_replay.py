@@ -12,10 +12,9 @@ from helpers import models
 from helpers.trajectories import episode, group, turn
 from turngym.agents.rendering import Renderer
 from turngym.errors import CheckpointError
-from turngym.trainers.credit.base import TurnBatch
+from turngym.trainers.credit.base import TurnBatch, trained_turns
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
 from turngym.trainers.credit.critics.values import final_prompt
-from turngym.trainers.credit.layout import trained_turns
 from turngym.trainers.selection.past import as_context
 from turngym.types import Message, StopReason, Trajectory
 

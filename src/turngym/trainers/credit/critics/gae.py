@@ -21,10 +21,10 @@ from turngym.trainers.credit.base import (
     TurnBatch,
     below,
     joined,
+    trained_turns,
 )
 from turngym.trainers.credit.critics.values import Mask, ValueModel, final_prompt
 from turngym.trainers.credit.group.normalize import scale_batch, spread_groups
-from turngym.trainers.credit.layout import trained_turns
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, IntArray, per_token, to_samples
 from turngym.trainers.settings.group import BatchScale, Gae

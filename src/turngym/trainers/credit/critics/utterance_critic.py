@@ -15,10 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from turngym.seeding import derive_seed, generator
-from turngym.trainers.credit.base import Credit, CreditContext, TurnBatch, below, joined
+from turngym.trainers.credit.base import (
+    Credit,
+    CreditContext,
+    TurnBatch,
+    below,
+    joined,
+    trained_turns,
+)
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
 from turngym.trainers.credit.critics.utterance_encoder import Encoder, new_encoder, seeded
-from turngym.trainers.credit.layout import trained_turns
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.credit.warm_up import WarmUp, correlation
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample

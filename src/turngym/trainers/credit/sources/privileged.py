@@ -31,7 +31,6 @@ from turngym.trainers.credit.base import (
     below,
     joined,
 )
-from turngym.trainers.credit.layout import room_of
 from turngym.trainers.credit.sources.learned import (
     ExampleBuffer,
     LearnedSource,
@@ -45,7 +44,7 @@ from turngym.trainers.credit.warm_up import WarmUp, ranked_right
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Privileged
-from turngym.trainers.update.compute import compute_of
+from turngym.trainers.update.compute import compute_of, room_of
 from turngym.trainers.update.forward import score, token_logprobs
 from turngym.trainers.update.optimizer import Optimizer, load_own_state, own_state
 from turngym.types import Trajectory
