@@ -108,7 +108,7 @@ def _show(found: Recorded, number: int, restored: Restored, *, as_json: bool) ->
 
 def _write(folder: Path, world: gymnasium.Env[Any, Any], restored: Restored) -> None:
     """Write what there is to see."""
-    from turngym.rollouts.evaluation.folder import png
+    from turngym.agents.remote.wire import png
 
     is_ours = world.has_wrapper_attr("state_files")
     files: dict[str, Any] = dict(world.get_wrapper_attr("state_files")()) if is_ours else {}

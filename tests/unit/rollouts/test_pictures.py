@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from helpers.envs import LadderEnv
+from turngym.agents.remote.wire import png
 from turngym.agents.scripted import ExpertPolicy
 from turngym.rollouts.episode import EpisodeSpec, rollout
-from turngym.rollouts.evaluation.folder import PictureFolder, png
+from turngym.rollouts.evaluation.folder import PictureFolder
 
 
 def noise(seed: int, height: int = 5, width: int = 7) -> np.ndarray:

@@ -16,7 +16,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -25,8 +24,8 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turngym.agents.remote.wire import png
 from turngym.errors import ConfigError, RecordError
 from turngym.provenance import provenance
 from turngym.records import Manifest, append_trajectory, read_lines, write_json, write_lines
@@ -335,7 +334,6 @@ def _now() -> str:
 
 
 FOLDER = "pictures"
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 class PictureFolder:
@@ -375,25 +373,3 @@ class PictureFolder:
             partial = file.with_name(name + ".partial")
             partial.write_bytes(content)
             partial.replace(file)
-
-
-def png(pixels_HW3: NDArray[np.uint8]) -> bytes:
-    """Return a picture as PNG: 8 bits a channel, no filter.
-
-    Args:
-        pixels_HW3: Shape [H, W, 3].
-
-    Source:
-        ISO/IEC 15948.
-    """
-    height, width = pixels_HW3.shape[:2]
-    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each begins with filter type 0
-    rows[:, 1:] = pixels_HW3.reshape(height, 3 * width)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = zlib.compress(rows.tobytes(), 6)
-    return _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    check = zlib.crc32(kind + content)
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)

@@ -99,15 +99,10 @@ class SimEngine:
 
     async def draw(self, count: int, seconds: float) -> list[int]:
         """Return the version of each of ``count`` tokens, sampled evenly over ``seconds``."""
-        if self._room is None:
-            return await self._draw(count, seconds)
-        async with self._room:
-            return await self._draw(count, seconds)
-
-    async def _draw(self, count: int, seconds: float) -> list[int]:
         clock = asyncio.get_running_loop().time
-        start = clock()
-        await asyncio.sleep(seconds)
+        async with self._room or nullcontext():
+            start = clock()
+            await asyncio.sleep(seconds)
         self.sampled_tokens += count
         if self._since[-1][0] <= start:
             return [self.version] * count

@@ -104,7 +104,7 @@ class LearnerGroup(SpreadTrainer):
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once for a batch of episodes; see ``Learner``."""
-        metrics = self._changed(_update, samples)
+        metrics = self._changed(_call, "update", samples)
         self.catch_up()
         return metrics
 
@@ -124,7 +124,7 @@ class ImitatorGroup(SpreadTrainer):
 
     def step(self) -> dict[str, float]:
         """Take one optimizer step on the next episodes and return metrics ``warm_start/*``."""
-        return self._changed(_step)
+        return self._changed(_call, "step")
 
     def tensors(self) -> dict[str, Mapping[str, Tensor]]:
         """Return nothing: each rank writes its own. The whole model is brought up to date."""
@@ -135,13 +135,8 @@ class ImitatorGroup(SpreadTrainer):
 # What every rank does.
 
 
-def _update(group: Group, samples: Sequence[TrainingSample]) -> dict[str, float]:
-    found: dict[str, float] = group.trainer.update(samples)
-    return found
-
-
-def _step(group: Group) -> dict[str, float]:
-    found: dict[str, float] = group.trainer.step()
+def _call(group: Group, method: str, *args: Any) -> dict[str, float]:
+    found: dict[str, float] = getattr(group.trainer, method)(*args)
     return found
 
 
