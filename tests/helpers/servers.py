@@ -23,8 +23,8 @@ from turngym.agents.engine.models import build_tiny_model, save_model_dir
 from turngym.agents.engine.vllm.children import command, free_port
 from turngym.agents.engine.vllm.engine import VllmEngine
 from turngym.agents.rendering import Renderer
+from turngym.agents.serving.http import serving
 from turngym.agents.serving.policy_server import PolicyServer
-from turngym.agents.serving.run import serving
 
 CONTEXT = 64
 VLLM = os.environ.get("TURNGYM_VLLM", "")

@@ -21,9 +21,8 @@ from helpers.models import policy
 from helpers.outside import CONTROL, Bench, bench, gateway
 from helpers.raw_http import send
 from turngym.agents.remote.wire import Scrubber
-from turngym.agents.serving.http import Access
+from turngym.agents.serving.http import Access, serving
 from turngym.agents.serving.policy_server import PolicyServer
-from turngym.agents.serving.run import serving
 from turngym.records import read_trajectories
 from turngym.rollouts.gateway.episodes import FILE, Episodes
 from turngym.types import StopReason, Trajectory

@@ -11,13 +11,13 @@ import pytest
 import turngym
 from helpers.models import policy, tokenizer
 from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.config import ChatConfig, CompletionsConfig
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import CompletionsEngine, RemoteChat
-from turngym.agents.remote.config import ChatConfig, CompletionsConfig
 from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.serving.http import bind, serving
 from turngym.agents.serving.policy_server import PolicyServer
-from turngym.agents.serving.run import bind, serving
 from turngym.errors import ConfigError
 from turngym.rollouts.episode import group_specs
 from turngym.rollouts.evaluation.evaluate import collect

@@ -21,6 +21,7 @@ from turngym.agents.chat.prompting import (
 from turngym.agents.config import (
     AgentConfig,
     CompletionsAgentConfig,
+    CompletionsConfig,
     HistoryConfig,
     LocalAgentConfig,
     PartsConfig,
@@ -31,7 +32,6 @@ from turngym.agents.engine.config import EngineConfig
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import RemoteChat
-from turngym.agents.remote.config import CompletionsConfig
 from turngym.errors import ConfigError
 from turngym.plugins import import_attribute
 
@@ -199,14 +199,12 @@ def _path(path: str) -> Path | str:
 
 def prompting_of(config: PartsConfig) -> Prompting:
     """Return the prompts that ``config`` describes."""
-    plain = PlainPrompting(
+    kind = ReActPrompting if config.prompt == "react" else PlainPrompting
+    return kind(
         system=config.system,
         show_legal_actions=config.show_legal_actions,
         instructions=config.instructions,
     )
-    if config.prompt == "react":
-        return ReActPrompting(plain=plain)
-    return plain
 
 
 def _history(config: HistoryConfig) -> History:

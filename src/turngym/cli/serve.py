@@ -68,8 +68,8 @@ def policy(
     With --weights a run trains with it as with vLLM.
     Those routes ask for no key: keep to 127.0.0.1 or a network of your own.
     """
+    from turngym.agents.serving.http import bind, url_of
     from turngym.agents.serving.policy_server import PolicyServer
-    from turngym.agents.serving.run import bind, url_of
 
     key = None if key_env is None else os.environ.get(key_env)
     if key_env is not None and not key:
@@ -154,9 +154,9 @@ def gateway(
     The upstream key is read from OPENAI_API_KEY.
     The key that opens and ends episodes is read from TURNGYM_CONTROL_KEY, or a new one is printed.
     """
-    from turngym.agents.remote.config import EndpointConfig
+    from turngym.agents.config import EndpointConfig
     from turngym.agents.remote.endpoint import Endpoint
-    from turngym.agents.serving.run import bind, url_of
+    from turngym.agents.serving.http import bind, url_of
     from turngym.rollouts.gateway.app import Gateway
     from turngym.rollouts.gateway.episodes import Episodes
 
@@ -199,7 +199,7 @@ def openenv(
 
     There is no key, and who plays sees rewards: keep to 127.0.0.1 or a network of your own.
     """
-    from turngym.agents.serving.run import bind, url_of
+    from turngym.agents.serving.http import bind, url_of
     from turngym.rollouts.gateway.openenv import OpenEnvServer
 
     open_env = _env_maker(env, split)
@@ -252,7 +252,7 @@ def _env_maker(name: str, split: str) -> Any:
 
 def _serve(application: Any, sock: socket.socket, found: dict[str, str]) -> None:
     """Print where the server is, one JSON object on stdout for scripts, and serve."""
-    from turngym.agents.serving.run import serve_until_signal
+    from turngym.agents.serving.http import serve_until_signal
 
     print_json(found)
     sys.stdout.flush()

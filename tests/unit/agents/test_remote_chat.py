@@ -21,9 +21,9 @@ from helpers.fake_server import (
     talk_for_ever,
 )
 from turngym.agents.chat.prompting import ChatMessage, Completion
+from turngym.agents.config import ChatConfig
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.chat import ONE_CALL_A_TURN, RemoteChat
-from turngym.agents.remote.config import ChatConfig
 from turngym.agents.remote.endpoint import RateLimit
 from turngym.agents.remote.wire import png
 from turngym.environments.core.actions import InvalidAction, JsonTools

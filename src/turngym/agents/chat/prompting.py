@@ -153,8 +153,7 @@ class PlainPrompting(Prompting):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ReActPrompting(Prompting):
+class ReActPrompting(PlainPrompting):
     """Asks for a thought before each action. Our action formats read the last line alone.
 
     Source:
@@ -162,17 +161,11 @@ class ReActPrompting(Prompting):
         arXiv:2210.03629. Zero-shot: no worked examples.
     """
 
-    plain: PlainPrompting = PlainPrompting()
-
     def opening(self, instructions: str, lessons: Sequence[str], *, native_tools: bool) -> str:
         """Return the plain opening with the form of an answer; a native call is no part of it."""
         form = REACT_TOOLS if native_tools else REACT
         whole = f"{instructions}\n\n{form}".strip()
-        return self.plain.opening(whole, lessons, native_tools=native_tools)
-
-    def observation(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> ChatMessage:
-        """Return the observation as the plain way has it."""
-        return self.plain.observation(observation, info)
+        return super().opening(whole, lessons, native_tools=native_tools)
 
 
 Ask = Callable[[Sequence[ChatMessage]], Awaitable[str]]

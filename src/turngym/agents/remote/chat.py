@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from turngym.agents.chat.prompting import ChatMessage, Completion, Conversation
+from turngym.agents.config import OWN_URL, ChatConfig, CompletionsConfig
 from turngym.agents.engine.protocol import Generation, OnToken, Sampling, Session
 from turngym.agents.policy import ContextOverflow
-from turngym.agents.remote.config import OWN_URL, ChatConfig, CompletionsConfig
 from turngym.agents.remote.endpoint import Endpoint, HalfAnswer
 from turngym.agents.remote.wire import (
     ASK_CHAT_TOKENS,

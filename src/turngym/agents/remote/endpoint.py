@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from turngym.agents.config import EndpointConfig
 from turngym.agents.policy import ContextOverflow
-from turngym.agents.remote.config import EndpointConfig
 from turngym.agents.remote.wire import Scrubber, usage_of
 from turngym.errors import ConfigError, PolicyFault, missing_extra, unknown_name
 

@@ -1,4 +1,4 @@
-"""HTTP that both servers share: who may speak to them, how much, and the form of what they answer.
+"""HTTP that the servers share: who may speak to them, how they answer, and how they are run.
 
 A browser sends the requests of every page that it shows, and any page can name this machine. So a
 request must name this server (against DNS rebinding), must not come from another site's page
@@ -7,18 +7,35 @@ request must name this server (against DNS rebinding), must not come from anothe
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from contextlib import aclosing
+import signal
+import socket
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from turngym.errors import ConfigError, missing_extra
+
 if TYPE_CHECKING:
+    import uvicorn
+    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+
 
 Json = dict[str, Any]
 _Scope = MutableMapping[str, Any]
@@ -248,17 +265,63 @@ def _short(error: ValueError) -> str:
 
 def error_response(error: BadRequest, *, close: bool = False) -> Response:
     """Return an error as OpenAI writes it; ``close`` ends the connection."""
+    content = {"message": error.message, "type": "invalid_request_error", "code": error.code}
+    found = json_response({"error": content}, status=error.status)
+    if close:
+        found.headers["connection"] = "close"
+    return found
+
+
+def json_response(body: Json, *, status: int = 200) -> Response:
+    """Return ``body`` as what answers a request."""
     from starlette.responses import JSONResponse
 
-    content = {"message": error.message, "type": "invalid_request_error", "code": error.code}
-    headers = {"connection": "close"} if close else None
-    return JSONResponse({"error": content}, status_code=error.status, headers=headers)
+    return JSONResponse(body, status_code=status)
 
 
-def refused(request: Request, error: Exception) -> Response:
-    """Answer ``request`` with its ``error``, a ``BadRequest``."""
-    assert isinstance(error, BadRequest)
-    return error_response(error)
+Endpoint = Callable[..., Any]
+Failed = Callable[["Request", Exception], "Response"]
+
+
+def guarded_app(
+    routes: Sequence[tuple[str, str, Endpoint]],
+    access: Access,
+    *,
+    others: Sequence[Any] = (),
+    failed: Mapping[type[Exception], Failed] | None = None,
+    lifespan: Any = None,
+) -> Starlette:
+    """Return the ASGI application of a server.
+
+    Args:
+        routes: Method, path and what answers; a ``BadRequest`` of it is answered as such.
+        access: Which requests are read at all.
+        others: Routes of Starlette's own making, asked after these.
+        failed: What answers other errors.
+        lifespan: As Starlette has it.
+
+    Raises:
+        MissingExtraError: The extra ``serve`` is not installed.
+    """
+    try:
+        from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.routing import Route
+    except ImportError as error:
+        raise missing_extra("a server", "serve") from error
+
+    def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, BadRequest)
+        return error_response(error)
+
+    own = [Route(path, answer, methods=[method]) for method, path, answer in routes]
+    handlers: dict[Any, Failed] = {BadRequest: refused, **(failed or {})}  # or a status, as key
+    return Starlette(
+        routes=[*own, *others],
+        lifespan=lifespan,
+        middleware=[Middleware(Guard, access)],
+        exception_handlers=handlers,
+    )
 
 
 def event(body: Json) -> bytes:
@@ -281,3 +344,90 @@ class EventStream:
 
         async with aclosing(self._events) as events:
             await StreamingResponse(events, media_type="text/event-stream")(scope, receive, send)
+
+
+_KEEP_ALIVE_S = 75
+"""For an idle connection. On a busy machine five seconds, as is usual, may pass while the client's
+next request is under way, which then fails."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, so that its port is known before it is announced.
+
+    Args:
+        host: Address to listen at.
+        port: 0 for any free one.
+
+    Raises:
+        ConfigError: The port is taken, or the address is not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(1024)  # a client that knows the address may call before the server takes over
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """Return the address of a bound socket."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve_until_signal(app: App, sock: socket.socket) -> None:
+    """Serve ``app`` at ``sock`` until Ctrl-C or SIGTERM; a second one cuts what is answered."""
+    server = _server(app)
+
+    def stop() -> None:
+        server.force_exit, server.should_exit = server.should_exit, True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    await _quietly(server, sock)
+
+
+@asynccontextmanager
+async def serving(app: App, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Serve ``app`` at ``host:port`` inside the block; yields ``http://127.0.0.1:4242``, say."""
+    sock = bind(host, port)
+    server = _server(app)
+    task = asyncio.create_task(_quietly(server, sock))
+    try:
+        while not server.started and not task.done():  # noqa: ASYNC110  (it has no event for it)
+            await asyncio.sleep(0.01)
+        yield url_of(sock)
+    finally:
+        server.should_exit = True
+        await task
+        sock.close()
+
+
+async def _quietly(server: uvicorn.Server, sock: socket.socket) -> None:
+    """Serve without taking over the signals of a program that only wants a server inside."""
+
+    @contextmanager
+    def no_signals() -> Iterator[None]:
+        yield
+
+    server.capture_signals = no_signals
+    await server.serve(sockets=[sock])
+
+
+def _server(app: App) -> uvicorn.Server:
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise missing_extra("a server", "serve") from error
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+    )
+    return uvicorn.Server(config)

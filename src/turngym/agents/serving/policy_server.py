@@ -37,9 +37,9 @@ from turngym.agents.serving.http import (
     Access,
     BadRequest,
     EventStream,
-    Guard,
     event,
-    refused,
+    guarded_app,
+    json_response,
 )
 from turngym.agents.serving.memory import ConversationMemory, PrefixCache
 from turngym.agents.serving.requests import (
@@ -50,7 +50,7 @@ from turngym.agents.serving.requests import (
     parse,
 )
 from turngym.agents.serving.weights import WeightRoutes
-from turngym.errors import PolicyFault, missing_extra
+from turngym.errors import PolicyFault
 from turngym.seeding import derive_seed
 from turngym.types import Message
 
@@ -120,36 +120,23 @@ class PolicyServer:
         Raises:
             MissingExtraError: The extra ``serve`` is not installed.
         """
-        try:
-            from starlette.applications import Starlette
-            from starlette.middleware import Middleware
-            from starlette.routing import Route
-        except ImportError as error:
-            raise missing_extra("a server", "serve") from error
-        return Starlette(
-            routes=[
-                Route("/health", self._health),
-                Route("/v1/models", self._models),
-                Route("/v1/chat/completions", self._chat, methods=["POST"]),
-                Route("/v1/completions", self._completion, methods=["POST"]),
-                *(self._training.routes() if self._training is not None else ()),
-            ],
-            middleware=[Middleware(Guard, self._access)],
-            exception_handlers={BadRequest: refused, PolicyFault: _fault},
-        )
+        routes = [
+            ("GET", "/health", self._health),
+            ("GET", "/v1/models", self._models),
+            ("POST", "/v1/chat/completions", self._chat),
+            ("POST", "/v1/completions", self._completion),
+            *(self._training.routes() if self._training is not None else ()),
+        ]
+        return guarded_app(routes, self._access, failed={PolicyFault: _fault})
 
     async def _health(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
-        return JSONResponse({"status": "ok", "version": self._engine.version})
+        return json_response({"status": "ok", "version": self._engine.version})
 
     async def _models(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
         self._check_key(request)
         model = {"id": self.name, "object": "model", "created": 0, "owned_by": "turngym"}
         model["max_model_len"] = self._engine.context
-        return JSONResponse({"object": "list", "data": [model]})
+        return json_response({"object": "list", "data": [model]})
 
     async def _chat(self, request: Request) -> Response | EventStream:
         self._check_key(request)
@@ -177,8 +164,6 @@ class PolicyServer:
         prompt: tuple[int, ...],
         messages: Sequence[Message] | None,
     ) -> Response | EventStream:
-        from starlette.responses import JSONResponse
-
         if len(prompt) >= self._engine.context:
             raise BadRequest(
                 f"the prompt has {len(prompt)} tokens, and this model's context length is "
@@ -190,7 +175,7 @@ class PolicyServer:
             return EventStream(call.stream())
         answer = await call.whole()
         decode = self._renderer.tokenizer.decode
-        return JSONResponse(answer.completion(decode) if messages is None else answer.chat(decode))
+        return json_response(answer.completion(decode) if messages is None else answer.chat(decode))
 
     def _check_key(self, request: Request) -> None:
         sent = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -366,6 +351,4 @@ def _with_tools(messages: list[Message], tools: Sequence[Json]) -> list[Message]
 
 
 def _fault(request: Request, error: Exception) -> Response:
-    from starlette.responses import JSONResponse
-
-    return JSONResponse({"error": {"message": str(error), "type": "server_error"}}, 500)
+    return json_response({"error": {"message": str(error), "type": "server_error"}}, status=500)

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.rendering import Renderer
-from turngym.agents.serving.http import BadRequest, Json, json_object
+from turngym.agents.serving.http import BadRequest, Endpoint, Json, json_object, json_response
 from turngym.agents.serving.memory import PrefixCache
 from turngym.agents.serving.requests import parse
 
@@ -138,10 +138,8 @@ class WeightRoutes:
         """What trainers call each version of the weights."""
         self._staged: Mapping[str, Any] | None = None
 
-    def routes(self) -> list[Any]:
-        """Return the routes."""
-        from starlette.routing import Route
-
+    def routes(self) -> list[tuple[str, str, Endpoint]]:
+        """Return method, path and what answers."""
         posts = {
             "/inference/v1/generate": self._generate,
             "/tokenize": self._tokenize,
@@ -154,9 +152,8 @@ class WeightRoutes:
             "/finish_weight_update": self._finish,
         }
         gets = {"/version": self._version, "/weight_info": self._weight_info}
-        return [Route(path, one, methods=["POST"]) for path, one in posts.items()] + [
-            Route(path, one) for path, one in gets.items()
-        ]
+        by_method = {"POST": posts, "GET": gets}
+        return [(m, path, one) for m, routes in by_method.items() for path, one in routes.items()]
 
     async def _generate(self, request: Request) -> Response:
         asked = parse(GenerateRequest, await request.body())
@@ -187,7 +184,7 @@ class WeightRoutes:
             finish = await _while_connected(request, self._in_a_slot(running))
         finally:
             del self._running[key]
-        return _json(body | {"choices": [self._choice(running.rows, finish)]})
+        return json_response(body | {"choices": [self._choice(running.rows, finish)]})
 
     async def _in_a_slot(self, running: _Running) -> str:
         async with self._slots:
@@ -219,18 +216,18 @@ class WeightRoutes:
             await self._cache.close()
             for running in self._running.values():
                 running.cut("abort" if mode == "abort" else "reread")
-        return _json({"status": "paused"})
+        return json_response({"status": "paused"})
 
     async def _resume(self, request: Request) -> Response:
         await self._engine.resume()
-        return _json({"status": "resumed"})
+        return json_response({"status": "resumed"})
 
     async def _abort(self, request: Request) -> Response:
         wanted = json_object(await request.body()).get("request_ids") or list(self._running)
         found = [self._running[key] for key in wanted if key in self._running]
         for running in found:
             running.cut("abort")
-        return _json({"status": "aborted", "aborted": len(found)})
+        return json_response({"status": "aborted", "aborted": len(found)})
 
     async def _init(self, request: Request) -> Response:
         info = json_object(await request.body()).get("init_info")
@@ -238,11 +235,11 @@ class WeightRoutes:
         file = self._below(name)
         if not file.is_file() or file.read_text(encoding="utf-8") != text:
             raise BadRequest(f"{self._folder}: does not hold what the trainer wrote there")
-        return _json({"message": "Weight transfer initialized"})
+        return json_response({"message": "Weight transfer initialized"})
 
     async def _start(self, request: Request) -> Response:
         self._staged = None
-        return _json({"message": "Weight update started"})
+        return json_response({"message": "Weight update started"})
 
     async def _update(self, request: Request) -> Response:
         from safetensors import SafetensorError
@@ -254,7 +251,7 @@ class WeightRoutes:
             self._staged = await asyncio.to_thread(load_file, str(file))
         except (OSError, SafetensorError) as error:
             raise BadRequest(f"{file.name}: cannot be read ({error})") from error
-        return _json({"message": "Weights updated"})
+        return json_response({"message": "Weights updated"})
 
     async def _finish(self, request: Request) -> Response:
         label = json_object(await request.body()).get("weight_version")
@@ -266,18 +263,18 @@ class WeightRoutes:
         except (KeyError, RuntimeError, ValueError) as error:
             raise BadRequest(f"the weights are those of another model: {error}") from error
         self._labels.append(str(label))
-        return _json({"message": "Weight update finished"})
+        return json_response({"message": "Weight update finished"})
 
     async def _version(self, request: Request) -> Response:
-        return _json({"version": f"turngym {importlib.metadata.version('turngym')}"})
+        return json_response({"version": f"turngym {importlib.metadata.version('turngym')}"})
 
     async def _weight_info(self, request: Request) -> Response:
-        return _json({"weight_version": self._labels[-1]})
+        return json_response({"weight_version": self._labels[-1]})
 
     async def _tokenize(self, request: Request) -> Response:
         text = str(json_object(await request.body()).get("prompt", ""))
         tokens = self._renderer.tokenizer.encode(text, add_special_tokens=False)
-        return _json({"count": len(tokens), "tokens": tokens})
+        return json_response({"count": len(tokens), "tokens": tokens})
 
     def _below(self, name: Any) -> Path:
         file = (self._folder / str(name)).resolve()
@@ -308,9 +305,3 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
             one.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await task
-
-
-def _json(body: Json) -> Response:
-    from starlette.responses import JSONResponse
-
-    return JSONResponse(body)

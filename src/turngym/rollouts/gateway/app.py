@@ -28,14 +28,14 @@ from turngym.agents.serving.http import (
     Access,
     BadRequest,
     EventStream,
-    Guard,
     Json,
     event,
+    guarded_app,
     json_object,
-    refused,
+    json_response,
 )
 from turngym.agents.serving.requests import parse
-from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError, missing_extra
+from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError
 from turngym.rollouts.gateway.bodies import EndBody, OpenBody, RewardBody, check_chat
 from turngym.rollouts.gateway.calls import FAILED, Call, mcp_app, only_choice, without_ours
 from turngym.rollouts.gateway.episodes import Episode, Episodes
@@ -90,28 +90,24 @@ class Gateway:
         Raises:
             MissingExtraError: The extra ``serve``, or ``mcp`` where it is wanted, is not installed.
         """
-        try:
-            from starlette.applications import Starlette
-            from starlette.middleware import Middleware
-            from starlette.routing import Mount, Route
-        except ImportError as error:
-            raise missing_extra("a server", "serve") from error
-        routes: list[Any] = [
-            Route("/health", self._health),
-            Route("/episodes", self._open, methods=["POST"]),
-            Route("/episodes/{name}/reward", self._reward, methods=["POST"]),
-            Route("/episodes/{name}/end", self._end, methods=["POST"]),
+        routes: list[tuple[str, str, Any]] = [
+            ("GET", "/health", self._health),
+            ("POST", "/episodes", self._open),
+            ("POST", "/episodes/{name}/reward", self._reward),
+            ("POST", "/episodes/{name}/end", self._end),
         ]
         for prefix in ("/episodes/{episode}", ""):
             routes += [
-                Route(f"{prefix}/v1/models", self._models),
-                Route(f"{prefix}/v1/chat/completions", self._chat, methods=["POST"]),
-                Route(f"{prefix}/v1/responses", self._responses, methods=["POST"]),
+                ("GET", f"{prefix}/v1/models", self._models),
+                ("POST", f"{prefix}/v1/chat/completions", self._chat),
+                ("POST", f"{prefix}/v1/responses", self._responses),
             ]
-        tools = None
+        tools, others = None, []
         if self._serves_tools:
+            from starlette.routing import Mount
+
             tools = mcp_app(self._speaker_s, self.call_tool)
-            routes.append(Mount("/", app=tools))
+            others = [Mount("/", app=tools)]
 
         @asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -126,35 +122,25 @@ class Gateway:
                 await self._episodes.end_all()
                 await self._endpoint.leave()
 
-        return Starlette(
-            routes=routes,
-            lifespan=lifespan,
-            middleware=[Middleware(Guard, self._access)],
-            exception_handlers={BadRequest: refused, TurnGymError: _failed},
-        )
+        failed = {TurnGymError: _failed}
+        return guarded_app(routes, self._access, others=others, failed=failed, lifespan=lifespan)
 
     # For the agent.
 
     async def _models(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
         name = self._endpoint.config.model
         model = {"id": name, "object": "model", "created": 0, "owned_by": "turngym-gateway"}
-        return JSONResponse({"object": "list", "data": [model]})
+        return json_response({"object": "list", "data": [model]})
 
     async def _chat(self, request: Request) -> Response | EventStream:
-        from starlette.responses import JSONResponse
-
         asked = json_object(await request.body())
         messages = check_chat(asked)
         call = self._call(await self._episode(request), asked, messages)
         if asked.get("stream"):
             return EventStream(self._chat_stream(call))
-        return JSONResponse(without_ours(await self._ask(call), asked))
+        return json_response(without_ours(await self._ask(call), asked))
 
     async def _responses(self, request: Request) -> Response | EventStream:
-        from starlette.responses import JSONResponse
-
         body = json_object(await request.body())
         asked = chat_request(body)
         episode = await self._episode(request)
@@ -168,7 +154,7 @@ class Gateway:
             return EventStream(self._response_stream(call, writer))
         answer = await self._ask(call)
         episode.responses[writer.id] = [*asked["messages"], answer_row(answer)]
-        return JSONResponse(writer.whole(answer))
+        return json_response(writer.whole(answer))
 
     def _call(self, episode: Episode, asked: Json, messages: list[Message]) -> Call:
         return Call(episode, asked, messages, needs_tokens=self._tokens == "yes")
@@ -301,13 +287,9 @@ class Gateway:
     # For the user who runs the agent.
 
     async def _health(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
-        return JSONResponse({"status": "ok", "finished": self._episodes.num_finished})
+        return json_response({"status": "ok", "finished": self._episodes.num_finished})
 
     async def _open(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
         self._check_control(request)
         body = parse(OpenBody, await request.body())
         episode = await self._episodes.open(
@@ -328,20 +310,16 @@ class Gateway:
             }
             if self._serves_tools:
                 found["mcp_url"] = f"{root}/mcp"
-        return JSONResponse(found)
+        return json_response(found)
 
     async def _reward(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
         self._check_control(request)
         body = parse(RewardBody, await request.body())
         episode = self._named(request)
         episode.recorder.reward(body.reward)
-        return JSONResponse({"turns": episode.recorder.num_turns})
+        return json_response({"turns": episode.recorder.num_turns})
 
     async def _end(self, request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
         self._check_control(request)
         body = parse(EndBody, await request.body())
         episode, score, error = self._named(request), body.score, body.error
@@ -356,7 +334,7 @@ class Gateway:
                 stop, error = StopReason.ERROR_REWARD, str(fault)
         trajectory = await self._episodes.end(episode, stop, score=score, error=error)
         segments = 1 + sum(turn.starts_segment for turn in trajectory.turns)
-        return JSONResponse(
+        return json_response(
             {
                 "episode": episode.name,
                 "turns": len(trajectory.turns),
@@ -419,8 +397,6 @@ def _wants_usage(asked: Json) -> bool:
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    from starlette.responses import JSONResponse
-
     status = 400 if isinstance(error, ConfigError) else 502
     content = {"message": str(error), "type": "upstream_error"}
-    return JSONResponse({"error": content}, status_code=status)
+    return json_response({"error": content}, status=status)

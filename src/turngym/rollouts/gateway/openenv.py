@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from turngym.agents.remote.wire import data_url
-from turngym.agents.serving.http import Access, BadRequest, Guard, Json, json_object, refused
+from turngym.agents.serving.http import (
+    Access,
+    BadRequest,
+    Json,
+    guarded_app,
+    json_object,
+    json_response,
+)
 from turngym.agents.serving.requests import checked
 from turngym.errors import ConfigError, TurnGymError, missing_extra
 from turngym.rollouts.gateway.hosted import HostedEnv, ToolAnswer
@@ -175,9 +182,7 @@ class OpenEnvServer:
         """
         try:
             import websockets  # noqa: F401  (what uvicorn speaks WebSocket with)
-            from starlette.applications import Starlette
-            from starlette.middleware import Middleware
-            from starlette.routing import Route, WebSocketRoute
+            from starlette.routing import WebSocketRoute
         except ImportError as error:
             raise missing_extra("a server", "serve") from error
         answers: dict[str, tuple[str, Callable[[Json], Any]]] = {
@@ -195,10 +200,7 @@ class OpenEnvServer:
         info = {"title": self._env_id, "version": "1.0.0"}
         openapi = {"openapi": "3.1.0", "info": info, "paths": paths}
         answers["/openapi.json"] = ("GET", lambda _: openapi)
-        routes = [
-            Route(path, _endpoint(answer), methods=[kind])
-            for path, (kind, answer) in answers.items()
-        ]
+        routes = [(kind, path, _endpoint(answer)) for path, (kind, answer) in answers.items()]
 
         @asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -206,12 +208,8 @@ class OpenEnvServer:
             if self._over_http is not None:
                 await self._over_http.hosted.close()
 
-        return Starlette(
-            routes=[*routes, WebSocketRoute("/ws", self._talk)],
-            lifespan=lifespan,
-            middleware=[Middleware(Guard, self._access)],
-            exception_handlers={BadRequest: refused},
-        )
+        socket = WebSocketRoute("/ws", self._talk)
+        return guarded_app(routes, self._access, others=[socket], lifespan=lifespan)
 
     def _session(self) -> Session:
         number = next(self._number)
@@ -334,8 +332,6 @@ def _endpoint(answer: Callable[[Json], Any]) -> Callable[[Request], Any]:
     """Return what answers a request with the JSON that ``answer`` makes of its body."""
 
     async def endpoint(request: Request) -> Response:
-        from starlette.responses import JSONResponse
-
         try:
             found = answer(json_object(await request.body()))
             found = await found if asyncio.iscoroutine(found) else found
@@ -343,6 +339,6 @@ def _endpoint(answer: Callable[[Json], Any]) -> Callable[[Request], Any]:
             raise BadRequest(str(error)) from error
         except TurnGymError as error:
             raise BadRequest(str(error), status=500) from error
-        return JSONResponse(found)
+        return json_response(found)
 
     return endpoint

@@ -21,8 +21,7 @@ from turngym.agents.engine.config import (
     VllmEngineConfig,
 )
 from turngym.agents.engine.models import empty_model
-from turngym.agents.engine.vllm.children import CPU_CACHE, CPU_CACHE_GIB
-from turngym.agents.engine.vllm.ray_child import SETTING, needed
+from turngym.agents.engine.vllm.children import CPU_CACHE, CPU_CACHE_GIB, SETTING, needed
 from turngym.errors import ConfigError
 from turngym.nodes import GPU, Node, check_room
 from turngym.trainers.settings.train import TrainConfig

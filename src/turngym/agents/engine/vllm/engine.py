@@ -27,9 +27,8 @@ from turngym.agents.engine.protocol import (
     Sampling,
     one_less,
 )
-from turngym.agents.engine.vllm.children import HOST, Child, command, free_port
+from turngym.agents.engine.vllm.children import HOST, Child, RayChild, command, free_port
 from turngym.agents.engine.vllm.fleet import Fleet, Member
-from turngym.agents.engine.vllm.ray_child import RayChild
 from turngym.agents.engine.vllm.replica import ConnectionLost, Replica, ReplicaError, Sampled
 from turngym.agents.engine.vllm.weights import Handover, zero_adapters
 from turngym.agents.policy import ContextOverflow

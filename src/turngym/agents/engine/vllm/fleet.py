@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from turngym.agents.engine.config import VllmEngineConfig
-from turngym.agents.engine.vllm.children import Child
-from turngym.agents.engine.vllm.ray_child import RayChild
+from turngym.agents.engine.vllm.children import Child, RayChild
 from turngym.agents.engine.vllm.replica import Replica, ReplicaError
 from turngym.agents.engine.vllm.weights import Publication
 from turngym.errors import EnginesLost, PolicyFault

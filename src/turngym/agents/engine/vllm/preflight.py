@@ -12,8 +12,7 @@ from secrets import token_hex
 
 from turngym import nodes
 from turngym.agents.engine.config import VllmEngineConfig
-from turngym.agents.engine.vllm.children import free_port
-from turngym.agents.engine.vllm.ray_child import SETTING, needed
+from turngym.agents.engine.vllm.children import SETTING, free_port, needed
 from turngym.agents.engine.vllm.replica import Facts, Replica, ReplicaError, RequestRefused
 from turngym.errors import ConfigError
 from turngym.plugins import import_extra
