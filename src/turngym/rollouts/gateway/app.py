@@ -122,8 +122,13 @@ class Gateway:
                 await self._episodes.end_all()
                 await self._endpoint.leave()
 
-        failed = {TurnGymError: _failed}
-        return guarded_app(routes, self._access, others=others, failed=failed, lifespan=lifespan)
+        return guarded_app(
+            routes,
+            self._access,
+            others=others,
+            failed={TurnGymError: _failed},
+            lifespan=lifespan,
+        )
 
     # For the agent.
 
