@@ -30,6 +30,7 @@ if _TYPE_CHECKING:
     from turngym.environments.checks.task import check_tasks
     from turngym.environments.core.actions import Action, Commands, JsonTools
     from turngym.environments.core.env import AsyncTurnEnv, Outcome, TurnEnv, fork
+    from turngym.environments.gym.vector import make_vec
     from turngym.environments.text.base import TextGame
     from turngym.environments.text.from_gymnasium import from_gymnasium
     from turngym.rollouts.evaluation.statistics import Evaluation, summarize
@@ -46,6 +47,7 @@ _LAZY = {
     "turngym.environments.checks.task": "check_tasks",
     "turngym.environments.core.actions": "Action Commands JsonTools",
     "turngym.environments.core.env": "AsyncTurnEnv Outcome TurnEnv fork",
+    "turngym.environments.gym.vector": "make_vec",
     "turngym.environments.text.base": "TextGame",
     "turngym.environments.text.from_gymnasium": "from_gymnasium",
     "turngym.rollouts.evaluation.statistics": "Evaluation summarize",
@@ -62,7 +64,7 @@ __all__ = [
     "Outcome", "PageProblem", "Policy", "StopReason", "Task", "TaskSet", "TextGame",
     "Trajectory", "TrajectoryGroup", "Turn", "TurnEnv", "__version__", "check_env",
     "check_fork", "check_tasks", "compare", "evaluate", "fork", "from_gymnasium", "make",
-    "make_async", "register", "rollout", "summarize", "train",
+    "make_async", "make_vec", "register", "rollout", "summarize", "train",
 ]  # fmt: skip
 
 

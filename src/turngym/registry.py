@@ -121,13 +121,17 @@ class EnvEntry:
             MissingExtraError: A module of an extra, with the install line.
             ConfigError: Something else, with what to install.
         """
+        hints = self.missing()
+        if not hints:
+            return
+        what = f"environment {self.short_name!r}"
         if self.extra and self._missing_modules():
-            raise missing_extra(f"environment {self.short_name!r}", self.extra)
-        for name in self._missing_modules(WITHOUT_DEPENDENCIES):
-            hint = _without_dependencies(name)
-            raise MissingExtraError(f"environment {self.short_name!r} needs {name!r}: {hint}")
-        for hint in self.missing():
-            raise ConfigError(f"environment {self.short_name!r}: {hint}")
+            error = missing_extra(what, self.extra)
+            more = [hint for hint in hints if f"turngym[{self.extra}]" not in hint]
+            raise MissingExtraError("; ".join([str(error), *more]))
+        if names := self._missing_modules(WITHOUT_DEPENDENCIES):
+            raise MissingExtraError(f"{what} needs {names[0]!r}: {'; '.join(hints)}")
+        raise ConfigError(f"{what}: {'; '.join(hints)}")
 
     def _missing_modules(self, among: frozenset[str] | None = None) -> list[str]:
         """Return the modules that are missing: those of the extra, or those ``among``."""
@@ -242,6 +246,11 @@ def find(name: str) -> EnvEntry:
     if (own := _load_own(name)) is not None:
         _entries[own.id] = own
         return own
+    if name.endswith("/*"):
+        raise ConfigError(
+            f"{name!r} is a family; here one environment is wanted, and "
+            f"'turngym envs {name.removesuffix('/*')}' lists them"
+        )
     known = _entries if re.search(r"-v\d+$", name) else by_short
     hint = " ".join([f"Wanted {FORMS}; see 'turngym envs'.", *_broken])
     raise unknown_name("environment", name, known, hint=hint)

@@ -45,7 +45,9 @@ def complaint(capsys: Captured, *arguments: str, code: int = 2) -> str:
     ],
 )
 def test_a_slip_of_the_keyboard(capsys: Captured, arguments: list[str], line: str) -> None:
-    assert line in complaint(capsys, *arguments)
+    told = complaint(capsys, *arguments)
+    assert line in told
+    assert told.endswith(" --help'")
 
 
 def test_debug_adds_the_traceback(capsys: Captured) -> None:
@@ -75,6 +77,26 @@ def test_an_unknown_family_names_the_nearest(capsys: Captured) -> None:
     assert complaint(capsys, "eval", "txt/*", *EXPERT) == (
         "unknown family 'txt'. Did you mean 'text'?"
     )
+
+
+@pytest.mark.parametrize("command", [["play"], ["check", "env"], ["tasks", "list"]])
+def test_a_family_where_one_environment_is_wanted(capsys: Captured, command: list[str]) -> None:
+    assert complaint(capsys, *command, "text/*") == (
+        "'text/*' is a family; here one environment is wanted, and 'turngym envs text' lists them"
+    )
+
+
+@pytest.mark.parametrize("place", ["text/maze", "text/maze/test/x", "no_such_folder"])
+def test_tasks_show_says_what_it_can_show(capsys: Captured, place: str) -> None:
+    line = complaint(capsys, "tasks", "show", place)
+    assert line.startswith(f"{place!r}: wanted one task (text/maze/test/0), a pack")
+    assert line.endswith("'turngym tasks list SET' lists any set")
+
+
+def test_a_file_where_a_folder_is_wanted(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    line = complaint(capsys, "eval", "text/maze", *EXPERT, "--out", str(tmp_path / "run"))
+    assert line.endswith("is a file; wanted a folder")
 
 
 def test_an_unknown_task_says_what_task_ids_look_like(capsys: Captured) -> None:

@@ -166,6 +166,15 @@ def test_a_missing_program_is_named(empty):
         needy.require()
 
 
+def test_all_that_is_missing_is_named_at_once(empty, monkeypatch):
+    needy = entry(modules=("miniwob", "no_such_module"), programs=("no-such-program",), extra="x")
+    monkeypatch.setattr(registry, "_can_import", lambda name: False)
+    with pytest.raises(MissingExtraError) as caught:
+        needy.require()
+    for hint in ("pip install 'turngym[x]'", "--no-deps miniwob", "'no-such-program'"):
+        assert str(caught.value).count(hint) == 1
+
+
 def test_make_says_what_is_missing_before_it_imports_anything(empty):
     with (
         registered("lab/Needy-v0", "no_such_module:Env", modules=("no_such_module",), extra="x"),

@@ -52,6 +52,8 @@ def make_policy(spec: str) -> Policy:
     if spec == "oracle":  # renamed
         raise ConfigError("agent 'oracle': has a new name: expert")
     kind, colon, rest = spec.partition(":")
+    if spec.endswith(".py"):
+        raise ConfigError(f"agent {spec!r}: which function or class of it? Wanted {spec}:NAME")
     if not colon:
         raise unknown_name("agent", spec, [*_SCRIPTED, HUMAN], hint=f"Wanted {FORMS}.")
     if not rest:

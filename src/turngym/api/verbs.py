@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,15 +15,17 @@ from turngym import registry
 from turngym.api.agents import as_policy
 from turngym.config import load_config
 from turngym.environments.gym.registration import make
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, unknown_name
 from turngym.rollouts.evaluation import evaluate as evaluation
 from turngym.rollouts.evaluation.statistics import Evaluation, summarize
-from turngym.tasks.base import Split, Task
+from turngym.tasks.base import SPLITS, Split, Task
 from turngym.types import Trajectory
 
 if TYPE_CHECKING:
     from turngym.reports.comparison import Ranking
     from turngym.trainers.runs.progress import Progress, TrainResult
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Source = str | Path | Mapping[str, Any]
@@ -56,10 +59,11 @@ def rollout(
         **options: Arguments of the environment.
 
     Returns:
-        Attempts of one task together. An episode that broke has an ``error_*`` stop reason.
+        Attempts of one task together. An episode that broke has an ``error_*`` stop reason, and
+        the first error is logged as a warning.
 
     Raises:
-        ConfigError: There is no such environment, agent or option.
+        ConfigError: There is no such environment, agent, split or option, or no task is asked for.
     """
     make_env = partial(make, env, **options)
     playing = evaluation.evaluate(
@@ -72,7 +76,11 @@ def rollout(
         attempts=attempts,
         timeout_s=timeout_s,
     )
-    return _apart(partial(asyncio.run, playing))
+    found = _apart(partial(asyncio.run, playing))
+    if broken := [one.error for one in found if one.error is not None]:
+        first = broken[0].partition("\n")[0]
+        logger.warning("%s: %d of %d episodes broke: %s", env, len(broken), len(found), first)
+    return found
 
 
 def evaluate(env: str, agent: object, *, episodes: int = 100, **settings: Any) -> Evaluation:
@@ -161,8 +169,12 @@ def first_tasks(make_env: Callable[[], Any], split: Split, count: int) -> list[T
     """Return the first ``count`` tasks of ``split``, or all there are.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is none, or no such split, or ``count`` is less than 1.
     """
+    if split not in SPLITS:
+        raise unknown_name("split", split, SPLITS)
+    if count < 1:
+        raise ConfigError(f"episodes must be at least 1, got {count}")
     found: list[Task] = []
     with closing(make_env()) as env:
         task = env.get_wrapper_attr("task")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.resources import files
@@ -270,18 +270,31 @@ def _print_families(families: Sequence[str], known: Sequence[EnvEntry]) -> None:
     for family in families:
         mine = [entry for entry in known if entry.family == family]
         ready = [entry for entry in mine if not entry.missing()]
-        lacks = sorted({hint for entry in mine for hint in entry.missing()})
+        lacks = {hint for entry in mine for hint in entry.missing()}
         example = min(ready or mine, key=lambda entry: len(entry.short_name)).short_name
-        rest = f"; the rest: {'; '.join(lacks)}" if lacks else ""
-        rows.append([family, str(len(mine)), f"{len(ready)}{rest}", example])
-    print(table(["FAMILY", "ENVIRONMENTS", "RUN HERE", "FOR EXAMPLE"], rows))
+        rows.append([family, str(len(mine)), str(len(ready)), example, _together(lacks)])
+    print(table(["FAMILY", "ENVIRONMENTS", "RUN HERE", "FOR EXAMPLE", "THE REST NEEDS"], rows))
     say("'turngym envs FAMILY' lists a family, 'turngym envs ENV' says what can be set")
+
+
+def _together(hints: Iterable[str]) -> str:
+    """Return what to install, all extras of ours in one line of pip."""
+    extras, others = list[str](), list[str]()
+    for hint in sorted(hints):
+        extra = re.fullmatch(r"pip install 'turngym\[(\w+)\]'", hint)
+        if extra is None:
+            others.append(hint)
+        else:
+            extras.append(extra[1])
+    ours = [f"pip install 'turngym[{','.join(extras)}]'"] if extras else []
+    return "; ".join([*ours, *others])
 
 
 def _print_one(entry: EnvEntry) -> None:
     record = _record(entry, with_options=True)
     needs = [entry.extra, *(program_name(need) for need in entry.programs)]
     rows = [
+        *([["what it is", record["about"]]] if record["about"] else []),
         ["id", entry.id],
         ["made by", str(entry.entry_point)],
         ["snapshots", entry.snapshot_kind],
@@ -318,18 +331,17 @@ def _record(entry: EnvEntry, *, with_options: bool) -> dict[str, Any]:
         "runs_here": not missing,
         "missing": missing,
     }
-    return {**record, "options": _options(entry)} if with_options else record
+    if not with_options:
+        return record
+    if missing:
+        return {**record, "about": "", "options": None}
+    from turngym.environments.gym.registration import about, options_of
 
-
-def _options(entry: EnvEntry) -> list[dict[str, Any]] | None:
-    from turngym.environments.gym.registration import options_of
-
-    if entry.missing():
-        return None
-    return [
+    options = [
         {"name": option.name, "default": option.default, "help": option.help}
         for option in options_of(entry)
     ]
+    return {**record, "about": about(entry), "options": options}
 
 
 def _row(entry: EnvEntry) -> list[str]:

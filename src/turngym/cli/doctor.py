@@ -186,6 +186,7 @@ def _part(
 ) -> Finding:
     """Import every module and look for every program of one part, an extra of ours or not."""
     found: list[str] = []
+    lacks: list[str] = []
     fixes: list[str] = []
     broken = False
     for module in modules:
@@ -193,21 +194,21 @@ def _part(
         try:
             found.append(_imported(module))
         except ModuleNotFoundError as error:
-            found.append(f"no module {error.name}")
+            lacks.append(f"no module {error.name}")
             fixes.append(f"pip install {package}" if extra else f"install {package}")
         except Exception as error:  # noqa: BLE001 - whatever breaks is the finding
             broken = True
-            found.append(f"{module}: {_text(error)}")
+            lacks.append(f"{module}: {_text(error)}")
             fixes.append(f"pip install --force-reinstall {package}" if extra else f"mend {package}")
     for program in programs:
         where = registry.find_program(program)
         wanted = registry.program_name(program)
-        found.append(where or f"no program {wanted}")
+        (lacks if where is None else found).append(where or f"no program {wanted}")
         if where is None:
             fixes.append(f"install the program {wanted!r}")
     status: Status = "broken" if broken else "missing" if fixes else "ok"
     fix = "; ".join(dict.fromkeys(fixes)) or None
-    return Finding(name=name, status=status, detail=", ".join(found), fix=fix)
+    return Finding(name=name, status=status, detail=", ".join(lacks or found), fix=fix)
 
 
 def _imported(name: str) -> str:

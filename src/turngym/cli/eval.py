@@ -82,7 +82,10 @@ def evaluate(
     ] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Episodes alive at once; changes no result.")
+        int | None,
+        typer.Option(
+            min=1, help=f"Episodes alive at once, {_CONCURRENCY} by default; changes no result."
+        ),
     ] = None,
     split: Annotated[str, typer.Option(help="Which tasks: test (held out) or train.")] = "test",
     env_option: EnvOptions = None,

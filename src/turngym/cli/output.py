@@ -98,6 +98,8 @@ def writable_folder(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=path):
             pass
+    except FileExistsError as error:
+        raise ConfigError(f"--out {path}: is a file; wanted a folder") from error
     except OSError as error:
         raise ConfigError(f"--out {path}: cannot be written to ({error.strerror})") from error
     return path
@@ -135,7 +137,10 @@ def lines(error: BaseException) -> list[str]:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return ["interrupted"]
     text = error.format_message() if isinstance(error, _ClickError) else str(error)
-    return text.strip().splitlines() or [type(error).__name__]
+    found = text.strip().splitlines() or [type(error).__name__]
+    if isinstance(error, _UsageError) and error.ctx is not None:
+        found[-1] = f"{found[-1].rstrip('.')}; see '{error.ctx.command_path} --help'"
+    return found
 
 
 Found = Mapping[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 HELP, QUIT = "?", "quit"
+_SHOWN_ACTIONS = 30
+"""A game of words has hundreds of legal actions; a screen holds so many."""
 
 
 class EndOfInput(Exception):
@@ -42,7 +44,13 @@ def ask(instructions: str, info: Mapping[str, Any]) -> str:
         if line != HELP:
             return line
         legal = info.get("legal_actions")
-        say("Legal actions:\n  " + "\n  ".join(legal) if legal else instructions)
+        say(_legal_text(legal) if legal else instructions)
+
+
+def _legal_text(legal: Sequence[str]) -> str:
+    left = len(legal) - _SHOWN_ACTIONS
+    rest = f"\n  ... and {left} more" if left > 0 else ""
+    return "Legal actions:\n  " + "\n  ".join(legal[:_SHOWN_ACTIONS]) + rest
 
 
 def person() -> InlinePolicy:

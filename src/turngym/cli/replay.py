@@ -138,6 +138,7 @@ def _play_on(
         one = asyncio.run(play_on(env, policy, found.trajectory, restored))
     if out is not None:
         write_trajectories(out, [one])
+        say(f"the episode is in {out}; 'turngym view {out}' shows it")
     if one.error is not None:
         raise EpisodeError(f"the episode broke: {one.error}")
     then, now = found.trajectory, len(one.turns)

@@ -158,8 +158,14 @@ def _show_pack(path: Path, *, as_json: bool) -> None:
 
 
 def _show_projects(place: str, *, as_json: bool) -> None:
-    from turngym.environments.swe.tasksets import open_tasks
+    from turngym.environments.swe.tasksets import SAMPLE, SHIPPED, open_tasks
 
+    path = Path(place).expanduser()
+    if place not in (SHIPPED, SAMPLE) and path.suffix != ".json" and not any(path.glob("*.json")):
+        raise ConfigError(
+            f"{place!r}: wanted one task (text/maze/test/0), a pack, 'shipped', 'sample', or a "
+            f"file or folder of SWE tasks; 'turngym tasks list SET' lists any set"
+        )
     rows = [
         {
             "project": file.name,

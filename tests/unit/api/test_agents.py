@@ -45,6 +45,11 @@ def test_a_near_miss_names_the_agent_that_was_meant() -> None:
         make_policy("oracle")
 
 
+def test_a_file_without_a_name_is_asked_for_one() -> None:
+    with pytest.raises(ConfigError, match=r"'mine\.py': which function or class .* mine\.py:NAME"):
+        make_policy("mine.py")
+
+
 def test_nonsense_lists_the_forms() -> None:
     with pytest.raises(ConfigError, match=r"Wanted expert \| random \| noop"):
         make_policy("%%%%")

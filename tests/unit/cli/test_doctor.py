@@ -30,6 +30,11 @@ def test_a_missing_program_is_named() -> None:
     assert finding.fix == "install the program 'no-such-program'"
 
 
+def test_a_part_that_misses_something_lists_that_alone() -> None:
+    finding = doctor_module._part("web", ["pydantic", "no_such_engine"], ["sh"])
+    assert (finding.status, finding.detail) == ("missing", "no module no_such_engine")
+
+
 def test_one_of_several_programs_will_do_and_a_variable_may_name_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

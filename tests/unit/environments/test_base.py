@@ -124,7 +124,7 @@ def test_a_reset_that_fails_leaves_nothing_to_step_or_snapshot(env):
     env.begin = lambda task: 1 / 0
     with pytest.raises(ZeroDivisionError):
         env.reset(seed=1)
-    with pytest.raises(ResetNeeded):
+    with pytest.raises(ResetNeeded, match="no episode has begun"):
         env.step("up")
     with pytest.raises(SnapshotError, match="before reset"):
         env.snapshot()

@@ -322,7 +322,8 @@ class EpisodeCore:
 
     def _refuse(self, action: object) -> None:
         if self._over:
-            raise ResetNeeded(f"{self.name}: the episode is over; call reset before step")
+            what = "the episode is over" if self._started else "no episode has begun"
+            raise ResetNeeded(f"{self.name}: {what}; call reset before step")
         raise ConfigError(f"{self.name}: an action is a str, got {type(action).__name__}")
 
     def _not_understood(self, problem: InvalidAction) -> Outcome:

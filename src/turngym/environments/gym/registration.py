@@ -222,8 +222,22 @@ def options_of(entry: EnvEntry) -> list[EnvOption]:
     for name, parameter in _parameters(layers).items():
         default = entry.kwargs.get(name, parameter.default)
         default = None if default is inspect.Parameter.empty else default
-        found[name] = EnvOption(name=name, default=default, help=texts.get(name, ""))
+        text = texts.get(name, "")
+        if name == "difficulty" and (known := getattr(maker, "difficulties", None)):
+            text = f"One of {', '.join(known)}."
+        found[name] = EnvOption(name=name, default=default, help=text.replace("``", ""))
     return list(found.values())
+
+
+def about(entry: EnvEntry) -> str:
+    """Return what an environment is, the first sentence of its class; "" where it has none.
+
+    Raises:
+        ImportError: It needs something that is not installed.
+    """
+    maker: Any = inspect.unwrap(load_env_creator(entry.entry_point))
+    first = (vars(maker).get("__doc__") or "").strip().partition("\n")[0]
+    return re.sub(r" See ``\w+``\.$", "", str(first)).replace("``", "")
 
 
 _LIMIT = "Turns after which an episode is truncated."
