@@ -183,7 +183,7 @@ def place_of(error: BaseException) -> str | None:
             return str(kept)
         for frame, line in reversed(list(traceback.walk_tb(link.__traceback__))):
             file = frame.f_code.co_filename
-            if file.startswith((_OURS, "<frozen ")):
+            if file.startswith((_OURS, "<frozen ", "<string>")):
                 continue
             place = f"{Path(file).name}:{line} in {frame.f_code.co_name}"
             if not file.startswith(_LIBRARIES):

@@ -141,5 +141,7 @@ def _one_line(kind: str, where: str, spec: str) -> Iterator[None]:
             reason = f"no module {missing!r} here or installed"
             raise ConfigError(f"{kind} {spec!r}: {reason}") from error
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+        place = f" ({Path(frame.filename).name}:{frame.lineno})"
+        reason = f"{type(error).__name__}: {error}"
+        reason += "" if isinstance(error, SyntaxError) else place  # which says its own
         raise ConfigError(f"{kind} {spec!r}: importing {where!r} raised {reason}") from error

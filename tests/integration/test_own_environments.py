@@ -184,6 +184,14 @@ def test_a_function_and_a_class_of_coroutines_will_do(folder: Path) -> None:
     assert AsyncLadderEnv.name == "ladder"
 
 
+HALF = """import turngym
+
+class Half(turngym.FileProblem):
+    prompt = "Write x into a.txt."
+
+    async def judge(self, world):
+        return await world.read("a.txt") == b"x"
+"""
 WRONG = {
     "none.py": "environment 'none.py': there is no such file",
     "none.py:EchoEnv": "environment 'none.py:EchoEnv': there is no such file",
@@ -197,8 +205,13 @@ WRONG = {
         "environment 'broken.py': importing 'broken.py' raised ZeroDivisionError: division by zero "
         "(broken.py:3)"
     ),
+    "typo.py": (
+        "environment 'typo.py': importing 'typo.py' raised SyntaxError: '(' was never closed "
+        "(typo.py, line 1)"
+    ),
+    "half.py": "environment 'half.py': class Half lacks expert; write it",
     "harbor": "environment 'harbor': task folder",
-    "folder": "environment 'folder': is no file of Python and holds no tasks",
+    "folder": "environment 'folder': is no file of Python and holds no tasks, neither in Harbor's",
     "zzzz": (
         "unknown environment 'zzzz'. Wanted an id, a short name, FAMILY/*, FILE.py, FILE.py:NAME, "
         "module:NAME, FILE.toml, FILE.tasks or a folder of tasks; see 'turngym envs'."
@@ -212,6 +225,8 @@ def test_what_is_none_is_one_line_everywhere(
     folder: Path, target: str, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(folder / "two.py", "AEnv", "BEnv")
+    (folder / "typo.py").write_text("class Broken(\n")
+    (folder / "half.py").write_text(HALF)
     (folder / "two.py").write_text((folder / "two.py").read_text() + "number = 3\n")
     write(folder / "both.py", "AEnv", "BEnv", registers=True)
     (folder / "empty.py").write_text("import os\n")

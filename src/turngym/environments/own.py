@@ -120,6 +120,10 @@ def _only(name: str, module: ModuleType) -> EnvEntry:
         raise ConfigError(f"environment {name!r} holds several: name one of {', '.join(found)}")
     if in_module(module, name) is not None:
         return _of_tasks(name)
+    for key, value in vars(module).items():  # the nearest to a problem that there is
+        if inspect.isabstract(value) and value.__module__ == module.__name__:
+            lacks = ", ".join(sorted(value.__abstractmethods__))
+            raise ConfigError(f"environment {name!r}: class {key} lacks {lacks}; write it")
     raise ConfigError(
         f"environment {name!r}: the file registers no environment and holds no class derived from "
         "TurnEnv, TextGame, AsyncTurnEnv or gymnasium.Env, no task set and no problem"
@@ -178,8 +182,8 @@ def _tasks(name: str, path: Path) -> EnvEntry:
     is_tasks = path.suffix in (".json", ".jsonl") if path.is_file() else any(path.glob("*.json"))
     if not is_tasks:
         raise ConfigError(
-            f"environment {name!r}: is no file of Python and holds no tasks of 'turngym tasks "
-            "make-swe' (*.json)"
+            f"environment {name!r}: is no file of Python and holds no tasks, neither in Harbor's "
+            "format (task.toml) nor of 'turngym tasks make-swe' (*.json)"
         )
     entry = registry.find("swe/bugs")
     register_entry(replace(entry, id=id, kwargs={**entry.kwargs, "tasks": place}))
