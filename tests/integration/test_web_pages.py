@@ -13,6 +13,7 @@ from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.egress import EgressProxy
 from turngym.environments.web.session import MAX_DIALOGS, Prewarming, context_key
 from turngym.environments.web.settings import Settings
+from turngym.errors import EnvironmentFault
 
 pytestmark = [
     pytest.mark.extra("playwright", "$TURNGYM_CHROMIUM|chromium-headless-shell|chromium"),
@@ -288,6 +289,11 @@ async def test_a_page_that_never_goes_quiet_is_shown_at_the_cap(open_page):
 async def test_a_request_that_is_never_answered_is_not_waited_for(open_page):
     _, text = await open_page("/hanging-fetch")
     assert '"Still here"' in text
+
+
+async def test_a_first_page_that_does_not_answer_is_a_fault(open_page):
+    with pytest.raises(EnvironmentFault, match=r"first page of the task: .*/never could not be"):
+        await open_page("/never", settings=Settings(load_s=0.5))
 
 
 async def test_an_answer_that_no_page_reads_is_not_waited_for(open_page):

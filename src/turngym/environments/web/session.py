@@ -22,6 +22,7 @@ from turngym.environments.web.observation import PageView, read_view
 from turngym.environments.web.observation import Tab as TabLine
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.tab import Tab, TabLost
+from turngym.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Dialog, Download, Page
@@ -208,6 +209,7 @@ class WebSession:
 
         Raises:
             BrowserGone: There is no browser to be had.
+            EnvironmentFault: Nothing answers at ``url``.
         """
         fresh = None
         if self._storage is None and not self.settings.trace:
@@ -220,7 +222,8 @@ class WebSession:
         self._context.on("page", self._page_opened)
         self._listen(fresh.tab.page)
         self._show(fresh.tab)
-        await self.goto(url)
+        if not await self.goto(url):
+            raise EnvironmentFault(f"the first page of the task: {self.notes[-1]}")
 
     async def close(self, trace: Path | None = None) -> None:
         """End the episode and remove all it left. Safe to call twice.
@@ -240,22 +243,25 @@ class WebSession:
         await self.proxy.close()
         self._owned.remove()
 
-    async def goto(self, url: str) -> None:
-        """Open an address in the tab that is looked at; a note says when it cannot be.
+    async def goto(self, url: str) -> bool:
+        """Open an address in the tab that is looked at; say whether it could be, else a note does.
 
         Raises:
             BrowserGone: The browser died.
         """
         from playwright.async_api import Error
 
+        load_s = self.settings.load_s
         try:
             await self.tab.within(
-                self.tab.page.goto(url, wait_until="commit", timeout=LOAD_S * 1000), LOAD_S + 1
+                self.tab.page.goto(url, wait_until="commit", timeout=load_s * 1000), load_s + 1
             )
         except Error as error:
             if not self.host.is_alive:
                 raise BrowserGone("the browser died while it loaded a page") from error
             self.notes.append(f"{url[:80]} could not be opened: {first_line(error)}")
+            return False
+        return True
 
     @property
     def tab(self) -> Tab:

@@ -18,6 +18,8 @@ class Settings:
     """A page is quiet when its document has not changed for so long and no request is open."""
     cap_ms: int = 4_000
     """Longest wait for that, after which the page is shown as it is."""
+    load_s: float = 10.0
+    """Longest wait for an address to answer."""
     ignore: str = ""
     """CSS selector of what is not shown."""
     mark_text: bool = False
@@ -32,3 +34,7 @@ class Settings:
     """Hosts beyond the task's own that may be reached."""
     trace: bool = False
     """Record a Playwright trace."""
+
+
+LOCAL = Settings(cap_ms=20_000, load_s=60.0)
+"""For programs on this machine whose pages always come to rest, however busy it is."""

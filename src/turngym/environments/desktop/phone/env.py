@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, Unpack
 
 from turngym.environments.core.actions import Action
@@ -19,7 +20,7 @@ from turngym.environments.web.acting import act
 from turngym.environments.web.browser import BrowserGone, BrowserHost, is_crash, require_browser
 from turngym.environments.web.egress import Site
 from turngym.environments.web.session import WebSession
-from turngym.environments.web.settings import Settings
+from turngym.environments.web.settings import LOCAL
 from turngym.environments.web.tab import Tab, TabLost
 from turngym.errors import EnvironmentFault
 from turngym.tasks.base import Task
@@ -59,7 +60,7 @@ class WebPhone(Phone):
         self.width, self.height = WIDTH, HEIGHT
         self._host, self._home = host, home
         self._session = WebSession(
-            host, sites, Settings(width=WIDTH, height=HEIGHT, is_phone=True, mark_text=False)
+            host, sites, replace(LOCAL, width=WIDTH, height=HEIGHT, is_phone=True)
         )
         try:
             self._await(self._session.open(home))

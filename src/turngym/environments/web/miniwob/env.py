@@ -21,7 +21,7 @@ from turngym.environments.web.miniwob.experts import experts
 from turngym.environments.web.miniwob.experts.games import beats_the_page
 from turngym.environments.web.miniwob.names import FULL_MARKS, HIDDEN, TASKS, TURN_MS, WRONG
 from turngym.environments.web.pace import move_on
-from turngym.environments.web.settings import Settings
+from turngym.environments.web.settings import LOCAL, Settings
 from turngym.environments.web.tab import ContextLost, TabLost
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, unknown_name
 from turngym.seeding import derive_seed
@@ -39,6 +39,7 @@ _HERE = files(__package__)
 _START = _HERE.joinpath("start.js").read_text("utf-8")
 _STATE = "[WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL, WOB_REWARD_GLOBAL, WOB_REWARD_REASON]"
 _SETTINGS = Settings(
+    load_s=LOCAL.load_s,
     width=332,
     height=214,
     ignore="#query, #query-wrap, #reward-display, #sync-task-cover, #click-canvas",

@@ -16,7 +16,7 @@ from turngym.environments.web import SITES
 from turngym.environments.web.base import ProblemWebEnv, WebEpisode, WebOptions
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.egress import Server, Site
-from turngym.environments.web.settings import Settings
+from turngym.environments.web.settings import LOCAL, Settings
 from turngym.environments.web.sites.data import Data, read_data, read_queries
 from turngym.environments.web.sites.problems import Generator, SiteTasks, SiteWorld
 from turngym.environments.web.sites.program import Program, Slot
@@ -84,7 +84,7 @@ class SiteEnv(ProblemWebEnv):
     program: ClassVar[Program]
     ignored: ClassVar[Collection[str] | None] = None
     """As ``read_data``."""
-    looks: ClassVar[Settings] = Settings()
+    looks: ClassVar[Settings] = LOCAL
     """How its pages are shown by default."""
     start: ClassVar[str] = "/"
     """Path of the first page."""

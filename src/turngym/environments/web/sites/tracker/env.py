@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
 
 from turngym.environments.web.expert_view import ExpertView, Move, Stage, click, fill, press, visit
 from turngym.environments.web.observation import Element
-from turngym.environments.web.settings import Settings
+from turngym.environments.web.settings import LOCAL
 from turngym.environments.web.sites.catalogue import TRACKER
 from turngym.environments.web.sites.data import Data, Row
 from turngym.environments.web.sites.env import SiteEnv
@@ -227,4 +228,4 @@ class TrackerEnv(SiteEnv):
     site = "tracker"
     program = TRACKER
     start = "/wiki"
-    looks = Settings(init_script=_WITHOUT_EXPANDER)
+    looks = replace(LOCAL, init_script=_WITHOUT_EXPANDER)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from dataclasses import replace
 from functools import partial
 from random import Random
 
 from turngym.environments.web.expert_view import ExpertView, Move, Stage, click, enter, fill, press
-from turngym.environments.web.settings import Settings
+from turngym.environments.web.settings import LOCAL
 from turngym.environments.web.sites.catalogue import WIKI
 from turngym.environments.web.sites.data import Data, Row
 from turngym.environments.web.sites.env import SiteEnv
@@ -316,7 +317,7 @@ class WikiEnv(SiteEnv):
     site = "wiki"
     program = WIKI
     start = "/wiki/Main_Page"
-    looks = Settings(ignore="#mw-notification-area")  # it goes after a while
+    looks = replace(LOCAL, ignore="#mw-notification-area")  # it goes after a while
     signed_in = _COOKIES
 
     @classmethod
