@@ -109,7 +109,9 @@ def _read_source(cls: type[StrictModel], source: str | Path) -> Tree:
     path = Path(source)
     is_bare = path.parent == Path() and path.suffix != ".toml"
     if cls.recipe_folder is None or path.is_file() or not (is_bare or path.parent == _RECIPES):
-        return _read(path)
+        fields = cls.model_fields.items()
+        bare = (key for key, field in fields for m in _models(field.annotation) if _bare_key(m))
+        return _read(path, bare=next(bare, ""))
     recipes = toml_files(cls.recipe_folder)
     if found := recipes.get(path.name.removesuffix(".toml")):
         return tomllib.loads(found.read_text(encoding="utf-8"))
@@ -124,13 +126,15 @@ def toml_files(folder: Traversable) -> dict[str, Traversable]:
     return {n.removesuffix(".toml"): file for n, file in names.items() if n.endswith(".toml")}
 
 
-def _read(path: Path) -> Tree:
+def _read(path: Path, *, bare: str = "") -> Tree:
+    """Return a TOML file; ``bare`` is a block for which a text may stand."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         hint = ""
         if path.suffix != ".toml":
-            hint = "; an override is written key.path=value"
+            example = f", for example {bare}={path}" if bare else ""
+            hint = f"; an override is written key.path=value{example}"
         elif near := _near(path.name, (p.name for p in path.parent.glob("*.toml"))):
             hint = f". Did you mean {str(path.with_name(near))!r}?"
         raise ConfigError(f"{path}: cannot be read ({error.strerror}){hint}") from error
@@ -138,19 +142,25 @@ def _read(path: Path) -> Tree:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _merge(base: Tree, new: Mapping[str, Any]) -> None:
-    """Deep merge in place. A changed ``type`` replaces the block instead of mixing variants."""
+def _merge(base: Tree, new: Mapping[str, Any], block: str = "") -> None:
+    """Deep merge in place. A changed ``type`` replaces the block instead of mixing variants.
+
+    Args:
+        base: What there is.
+        new: What is set.
+        block: Dotted path of both, with a dot at its end; for messages.
+    """
     if "type" in new and new["type"] != base.get("type", new["type"]):
         base.clear()
     for key, value in new.items():
         old = base.get(key)
         if isinstance(value, dict) and isinstance(old, dict) and not isinstance(value, _Replace):
-            _merge(old, value)
+            _merge(old, value, f"{block}{key}.")
         elif isinstance(old, list) and _is_places(value):
-            base[key] = _with_elements(key, old, value)
+            base[key] = _with_elements(f"{block}{key}", old, value)
         elif isinstance(value, dict):
             base[key] = {}
-            _merge(base[key], value)
+            _merge(base[key], value, f"{block}{key}.")
         else:
             base[key] = value
 
@@ -160,14 +170,14 @@ def _is_places(value: Any) -> bool:
     return isinstance(value, dict) and bool(value) and all(key.isdecimal() for key in value)
 
 
-def _with_elements(key: str, old: Sequence[Any], new: Tree) -> list[Any]:
+def _with_elements(path: str, old: Sequence[Any], new: Tree) -> list[Any]:
     """Return ``old`` with some of its elements changed, by place."""
     items = list(old)
     for place, value in new.items():
         if int(place) >= len(items):
-            raise ConfigError(f"{key}.{place}: there is no such element, only {len(items)}")
+            raise ConfigError(f"{path}.{place}: there is no such element, only {len(items)}")
         element = {"": copy.deepcopy(items[int(place)])}
-        _merge(element, {"": value})
+        _merge(element, {"": value}, f"{path}.{place}")
         items[int(place)] = element[""]
     return items
 
@@ -236,10 +246,7 @@ def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:
     if (kind == "extra_forbidden" or tag) and (new := _renamed(cls).get(pattern)):
         return f"{where}{tag}: has a new name: {new}"
     if kind == "extra_forbidden":
-        known = _known_keys(cls, tree, path[:-1])
-        near = _near(path[-1], known)
-        hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(known)}"
-        return f"{where}: unknown key. {hint}"
+        return f"{where}: unknown key{_hint(cls, tree, path)}"
     if kind == "union_tag_invalid":
         tags = [tag.strip().strip("'") for tag in str(context["expected_tags"]).split(",")]
         return f"{where}.type: {unknown_name('type', str(context['tag']), tags)}"
@@ -247,9 +254,40 @@ def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:
         return f"{where}.type: is missing, so it is not known which kind of {path[-1]} this is"
     message = str(found["msg"]).removeprefix("Value error, ")
     got = found["input"]
-    if kind == "value_error" or kind == "missing" or isinstance(got, dict):
+    if kind == "missing":
+        return f"{where}: has to be set; it has no default"
+    if kind == "model_type":
+        message = f"Input should be an object: {where}.KEY=value sets a key of it"
+    if kind in ("list_type", "tuple_type") and _is_places(got):
+        place = next(iter(got))
+        return f"{where}.{place}: there is no such element to change; {where}=[...] sets them all"
+    if kind == "value_error" or isinstance(got, dict):
         return f"{where}: {message}" if where else message
     return f"{where}: {message} (got {json.dumps(got, default=str)})"
+
+
+def _hint(cls: type[BaseModel], tree: Tree, path: Sequence[str]) -> str:
+    """Return where an unknown key belongs, what it may have meant, or what there is."""
+    *block, name = path
+    model, members = _block(cls, tree, block)
+    for other in members:
+        if name in other.model_fields and (tags := _type_tags(other)):
+            kind = ".".join([*block, "type"])
+            return f" of {kind}={_type_tags(model)[0]!r}; {kind}={tags[0]!r} has it"
+    known = sorted(model.model_fields)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    places = (
+        f"{key}.{name}"
+        for key, field in cls.model_fields.items()
+        if any(name in part.model_fields for part in _models(field.annotation))
+    )
+    if found := near or list(places) or difflib.get_close_matches(name, known, n=1, cutoff=0.5):
+        return f". Did you mean {' or '.join(repr(key) for key in found)}?"
+    return f". Known: {', '.join(known)}"
+
+
+def _bare_key(model: type[BaseModel]) -> str | None:
+    return model.bare_key if issubclass(model, StrictModel) else None
 
 
 def _renamed(cls: type[BaseModel]) -> Mapping[str, str]:
@@ -273,8 +311,10 @@ def _path(tree: Tree, loc: Iterable[int | str]) -> tuple[str, ...]:
     return tuple(path)
 
 
-def _known_keys(cls: type[BaseModel], tree: Any, path: Sequence[str]) -> list[str]:
-    """Return the keys of the block at ``path``, following the chosen member of each union."""
+def _block(
+    cls: type[BaseModel], tree: Any, path: Sequence[str]
+) -> tuple[type[BaseModel], list[type[BaseModel]]]:
+    """Return the model of the block at ``path``, and all members of the union that it is of."""
     model: type[BaseModel] = cls
     members: list[type[BaseModel]] = [cls]
     for key in path:
@@ -285,10 +325,10 @@ def _known_keys(cls: type[BaseModel], tree: Any, path: Sequence[str]) -> list[st
             field = model.model_fields.get(key)
             members = [] if field is None else _models(field.annotation)
         if not members:
-            return []
+            return BaseModel, []
         chosen = tree.get("type") if isinstance(tree, dict) else None
         model = next((m for m in members if chosen in _type_tags(m)), members[0])
-    return sorted(model.model_fields)
+    return model, members
 
 
 def _type_tags(model: type[BaseModel]) -> tuple[Any, ...]:

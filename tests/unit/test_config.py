@@ -44,6 +44,15 @@ class Place(StrictModel):
     size: int = 1
 
 
+class Here(StrictModel):
+    type: Literal["here"] = "here"
+
+
+class There(StrictModel):
+    type: Literal["there"]
+    port: int = 0
+
+
 class Run(StrictModel):
     recipe_folder: ClassVar[Path | None] = None  # type: ignore[assignment]
     renamed: ClassVar[dict[str, str]] = {
@@ -60,6 +69,11 @@ class Run(StrictModel):
     optimizer: Annotated[Adam | Sgd, Field(discriminator="type")] = Adam()
     algo: Algo = Algo()
     options: dict[str, int] = Field(default_factory=dict)
+
+
+class PlacedRun(Run):
+    place: Place = Place()
+    server: Annotated[Here | There, Field(discriminator="type")] = Here()
 
 
 @pytest.fixture
@@ -169,7 +183,10 @@ def test_text_that_happens_to_be_json_stays_text_in_a_text_field(text: str) -> N
         ('steps="8"', 'steps: Input should be a valid integer (got "8")'),
         ("steps=8.0", "steps: Input should be a valid integer (got 8.0)"),
         ("lr=NaN", "lr: Input should be a finite number (got NaN)"),
-        ("algo=3", "algo: Input should be an object (got 3)"),
+        ("algo=3", "algo: Input should be an object: algo.KEY=value sets a key of it (got 3)"),
+        ("clip=0.1", "clip: unknown key. Did you mean 'algo.clip'?"),
+        ("algo.parts.0.weight=1",
+         "algo.parts.0: there is no such element to change; algo.parts=[...] sets them all"),
         ("algo.sizes=[1,\"a\"]", 'algo.sizes.1: Input should be a valid integer (got "a")'),
         ("steps..x=3", "override 'steps..x=3': wanted key.path=value"),
     ],
@@ -233,7 +250,7 @@ def test_one_element_of_a_list_can_be_overridden(presets: Path) -> None:
     assert found.parts == (Part(name="2024"), Part(name="b", weight=3.0))
     assert found.sizes == (7, 2, 3)
     assert complaint("algo=parts", "algo.parts.2.weight=3") == (
-        "parts.2: there is no such element, only 2"
+        "algo.parts.2: there is no such element, only 2"
     )
     assert complaint("algo=parts", "algo.parts.0.wait=3") == (
         "algo.parts.0.wait: unknown key. Did you mean 'weight'?"
@@ -257,6 +274,24 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
     line = complaint(str(tmp_path / "dmo.toml"))
     assert line.startswith(f"{tmp_path / 'dmo.toml'}: cannot be read (No such file")
     assert line.endswith(f"Did you mean '{tmp_path / 'demo.toml'}'?")
+
+
+def test_a_key_of_another_type_names_the_type() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(PlacedRun, ["server.port=80"])
+    assert str(caught.value) == (
+        "server.port: unknown key of server.type='here'; server.type='there' has it"
+    )
+
+
+def test_a_key_without_its_block_names_every_block_that_has_it() -> None:
+    with pytest.raises(ConfigError, match=r"size: unknown key\. Did you mean 'place\.size'\?"):
+        load_config(PlacedRun, ["size=2"])
+
+
+def test_a_name_for_which_a_block_would_be_known_says_the_block() -> None:
+    with pytest.raises(ConfigError, match=r"key\.path=value, for example place=text/maze$"):
+        load_config(PlacedRun, ["text/maze"])
 
 
 def test_a_word_that_is_no_file_explains_overrides() -> None:

@@ -58,6 +58,10 @@ def report(
     notes = [f"not finished, left out: {path}" for path in unfinished]
     for note in notes:
         say(note)
+    if not done:
+        where = ", ".join(str(folder) for folder in folders)
+        more = "; 'turngym view' shows those that are not finished" if unfinished else ""
+        raise ConfigError(f"{where}: no finished training run and no evaluation is there{more}")
     print_report(
         done,
         out or folders[0],

@@ -113,6 +113,7 @@ def engine(
     Its routes that change weights ask for no key: keep to 127.0.0.1 or a network of your own.
     """
     from turngym.agents.engine.config import VllmEngineConfig
+    from turngym.agents.engine.models import check_model_path
     from turngym.agents.engine.vllm.children import command
     from turngym.config import load_config
 
@@ -122,6 +123,7 @@ def engine(
     folder = weights.resolve()
     if not folder.is_dir():
         raise ConfigError(f"--weights {weights}: there is no such folder")
+    check_model_path(model)
     _refuse_anybody(host)
     line, more = command(
         config, model.resolve(), context=context, port=port, folder=folder, host=host

@@ -73,7 +73,7 @@ def train(
         check_same_run(folder, config)
         is_longer = extends(read_settings(folder), config.model_dump(mode="json"))
         if (folder / "summary.json").exists() and not is_longer:
-            say(f"{folder}: this run is done; give it more run.steps, or choose another folder")
+            say(f"{folder}: this run is done; {_how_to_go_on(config.learner.lr_schedule)}")
         elif has_begun(folder) and rank is not None:
             say(f"{folder}: resuming the run that is there")
     if rank is None:
@@ -88,6 +88,12 @@ def train(
         print_json({"folder": str(result.folder), **result.to_json()})
     else:
         _print_result(result)
+
+
+def _how_to_go_on(schedule: str) -> str:
+    if schedule == "cosine":  # which has fallen to 0
+        return "choose another folder with --out to train anew"
+    return "give it more run.steps, or choose another folder with --out"
 
 
 class Watcher:

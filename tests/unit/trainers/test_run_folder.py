@@ -67,8 +67,8 @@ def test_many_differences_are_a_line_each_and_ten_at_most(tmp_path: Path) -> Non
         RunFolder(tmp_path, config("algo=archer", "run.seed=7", "learner.lr=0.5"))
     first, *lines = str(caught.value).splitlines()
     assert first == (
-        f"{tmp_path}: holds a run with other settings; choose another folder, or the same "
-        "settings to resume"
+        f"{tmp_path}: holds a run with other settings; choose another folder with --out, or the "
+        "same settings to resume"
     )
     assert len(lines) == 11
     assert lines[-1].startswith("and ")

@@ -100,7 +100,7 @@ def test_log_probs_of_a_less_exact_engine_are_not_taken_for_the_learners(old_pol
 
 
 def test_servers_need_a_folder_for_weights() -> None:
-    with pytest.raises(ConfigError, match="set folder"):
+    with pytest.raises(ConfigError, match=r"set engine\.folder"):
         config("engine.type=vllm", 'engine.urls=["http://127.0.0.1:1"]')
 
 

@@ -118,7 +118,7 @@ class VllmEngineConfig(StrictModel):
     def _has_a_folder(self) -> Self:
         if (self.urls or self.resource) and not self.folder:
             what = "urls need" if self.urls else "resource needs"
-            raise ValueError(f"{what} a folder that the servers see, for weights: set folder")
+            raise ValueError(f"{what} a folder that all servers see, so set engine.folder")
         if self.resource and (self.urls or self.port):
             raise ValueError("resource has servers started at ports of their own: no urls, no port")
         if self.adapter_rank and self.server != "vllm":

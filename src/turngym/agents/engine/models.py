@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 PREFIX = "package:"
 """Of the path of a model that comes inside a Python package."""
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 LORA_SCALE = 2
 """What the product of two adapters is multiplied with, whatever their rank."""
 
@@ -157,9 +159,39 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
 def _unpacked(path: str | Path) -> str | Path:
     """Return the folder of a model that comes inside a Python package, any other path as it is."""
-    if not str(path).startswith(PREFIX):
-        return path
-    return packaged_model_dir(str(path).removeprefix(PREFIX))
+    if str(path).startswith(PREFIX):
+        return packaged_model_dir(str(path).removeprefix(PREFIX))
+    check_model_path(path)
+    return path
+
+
+def check_model_path(path: str | Path) -> None:
+    """Make sure that a model can be at ``path``, as far as that is seen without reading it.
+
+    Raises:
+        ConfigError: It is a folder that is not there, or one that holds no model.
+    """
+    text = str(path)
+    if text.startswith(PREFIX):
+        return
+    if not Path(path).is_dir():
+        if _HUB_NAME.fullmatch(text) is None:
+            raise ConfigError(
+                f"model {text!r} cannot be loaded: there is no such folder; wanted one as "
+                "transformers saves it, a name on the model hub, or package:NAME"
+            )
+        return
+    folder = Path(path)
+    of_run = [
+        int(m.parent.name) for m in folder.glob("checkpoints/*/model") if m.parent.name.isdecimal()
+    ]
+    if of_run:
+        model = folder / "checkpoints" / str(max(of_run)) / "model"
+        raise ConfigError(
+            f"model {text!r} cannot be loaded: it is a run; its model is {str(model)!r}"
+        )
+    if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+        raise ConfigError(f"model {text!r} cannot be loaded: it holds no config.json")
 
 
 def save_model_dir(

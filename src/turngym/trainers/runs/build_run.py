@@ -13,7 +13,13 @@ from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.engine.config import LocalEngineConfig, PretrainedModelConfig, TinyModelConfig
 from turngym.agents.engine.devices import device_of
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import add_lora, build_tiny_model, load_model_dir, train_tokenizer
+from turngym.agents.engine.models import (
+    add_lora,
+    build_tiny_model,
+    check_model_path,
+    load_model_dir,
+    train_tokenizer,
+)
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.rendering import EngineModel, Renderer
 from turngym.agents.scripted import ExpertPolicy
@@ -51,12 +57,14 @@ _TOKENIZER_EPISODES = 64
 
 
 def check_devices(config: TrainConfig) -> None:
-    """Make sure that the devices are there which the settings name, and nodes for environments.
+    """Make sure that the devices, model and nodes for environments are there which settings name.
 
     Raises:
         MissingExtraError: Ray is wanted, and not installed.
         ConfigError: One is not.
     """
+    if isinstance(config.model, PretrainedModelConfig):
+        check_model_path(config.model.path)
     is_rank = "WORLD_SIZE" in os.environ
     last = None if is_rank else config.learner.ranks - 1
     device_of(config.learner.device, setting="learner.device", number=last)

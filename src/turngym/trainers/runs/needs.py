@@ -150,7 +150,7 @@ def check_change(
         raise ConfigError(
             f"{path}: holds a run with run.steps={old}, not {new}, and its "
             "learner.lr_schedule='cosine' falls to 0 at the last step, so that more steps are "
-            "another run; choose another folder, or keep the steps"
+            "another run; choose another folder with --out, or keep the steps"
         )
     return changed
 
@@ -189,7 +189,7 @@ def _short(value: Any) -> str:
 
 
 def _refusal(path: Path, lines: list[str]) -> str:
-    advice = "choose another folder, or the same settings to resume"
+    advice = "choose another folder with --out, or the same settings to resume"
     if len(lines) == 1:
         return f"{path}: holds a run with {lines[0]}; {advice}"
     more = [f"and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []

@@ -312,6 +312,15 @@ class TrainConfig(StrictModel):
         return self.rollout.group_size if isinstance(budget, FixedBudget) else budget.most
 
     @model_validator(mode="after")
+    def _context_fits(self) -> Self:
+        answer, context = self.rollout.max_new_tokens, self.model.context
+        if answer >= context:
+            raise ValueError(
+                f"rollout.max_new_tokens={answer} leaves nothing of model.context={context} to read"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _selection_fits(self) -> Self:
         chosen, size, algo = self.selection, self.rollout.group_size, self.algo
         learns = {
