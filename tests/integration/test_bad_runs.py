@@ -331,3 +331,27 @@ def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_a_report_without_a_finished_run_is_one_line(capsys: Captured, tmp_path: Path) -> None:
+    for name in ("config.json", ".lock"):
+        (tmp_path / name).touch()
+    line = complaint(capsys, "report", str(tmp_path))
+    assert line.startswith(f"{tmp_path}: no training run in here is finished")
+
+
+def test_a_server_is_not_started_for_a_folder_without_a_model(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    where = str(tmp_path)
+    line = complaint(capsys, "serve", "engine", where, "--weights", where, "--print")
+    assert line == f"model {where!r} cannot be loaded: it holds no config.json"
+
+
+def test_a_model_folder_that_is_not_there_is_refused_before_experts_play(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    model = ["model.type=pretrained", f"model.path={tmp_path / 'nothing'}"]
+    line = complaint(capsys, "train", "demo", *model, "--out", str(tmp_path / "run"))
+    assert "there is no such folder" in line
+    assert not (tmp_path / "run").exists()

@@ -60,8 +60,9 @@ def report(
         say(note)
     if not done:
         where = ", ".join(str(folder) for folder in folders)
-        more = "; 'turngym view' shows those that are not finished" if unfinished else ""
-        raise ConfigError(f"{where}: no finished training run and no evaluation is there{more}")
+        raise ConfigError(
+            f"{where}: no training run in here is finished; 'turngym view' shows them"
+        )
     print_report(
         done,
         out or folders[0],
