@@ -277,6 +277,8 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
 
 
 def test_a_key_of_another_type_names_the_type() -> None:
+    with pytest.raises(ConfigError, match=r"server: .*: server\.KEY=value sets a key of it"):
+        load_config(PlacedRun, ["server=there"])
     with pytest.raises(ConfigError) as caught:
         load_config(PlacedRun, ["server.port=80"])
     assert str(caught.value) == (

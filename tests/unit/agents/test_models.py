@@ -51,10 +51,10 @@ def test_a_folder_without_a_model_says_so_and_a_run_where_its_model_is(tmp_path:
     with pytest.raises(ConfigError, match=r"it holds no config\.json"):
         check_model_path(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    for step in (5, 10):
+    for step in ("000005-train-5", "000010-train-10"):
         (tmp_path / f"checkpoints/{step}/model").mkdir(parents=True)
-    (tmp_path / "checkpoints/12.partial/model").mkdir(parents=True)
-    model = tmp_path / "checkpoints/10/model"
+    (tmp_path / "checkpoints/.000012-train-12.partial/model").mkdir(parents=True)
+    model = tmp_path / "checkpoints/000010-train-10/model"
     with pytest.raises(ConfigError, match=f"it is a run; its model is '{re.escape(str(model))}'"):
         check_model_path(tmp_path)
     (model / "config.json").touch()

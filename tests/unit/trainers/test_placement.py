@@ -127,8 +127,8 @@ def test_servers_see_the_gpus_that_the_plan_gives_them(
 @pytest.mark.parametrize(
     ("settings", "gpus", "gib", "said"),
     [
-        (["learner.ranks=3"], 2, 80, "learner.ranks: 3 GPUs are needed, and 2 are there"),
-        ([{"engine": SERVERS}], 2, 80, "engine.gpus: 3 GPUs are needed, and 2 are there"),
+        (["learner.ranks=3"], 2, 80, "learner.ranks: wanted 3 GPUs, found 2"),
+        ([{"engine": SERVERS}], 2, 80, "engine.gpus: wanted 3 GPUs, found 2"),
         (
             [{"engine": SERVERS}, "engine.first_gpu=0", "engine.gpu_memory=1"],
             2,
@@ -222,7 +222,7 @@ def test_parts_are_spread_over_nodes() -> None:
             r"rollout.workers: wants 3 .* have room for 2: .*resources=",
         ),
         (["rollout.workers.resource=none"], r"wants at least 1 with 1 'none' each"),
-        (["learner.ranks=3", "learner.device=cuda"], "learner.ranks: 3 GPUs are needed, and 2 are"),
+        (["learner.ranks=3", "learner.device=cuda"], "learner.ranks: wanted 3 GPUs, found 2"),
         (["engine.gpu_memory=1e-5"], r"engine.gpu_memory=1e-05: .* leaves no room"),
     ],
 )

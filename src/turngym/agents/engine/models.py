@@ -102,8 +102,9 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
     if isinstance(config, TinyModelConfig):
         shape = _tiny_shape(config, vocab_size=config.vocab_size)
     else:
+        path = _unpacked(config.path)
         try:
-            shape = AutoConfig.from_pretrained(str(_unpacked(config.path)))
+            shape = AutoConfig.from_pretrained(str(path))
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"model {config.path!r} cannot be loaded: {reason}") from error
@@ -149,8 +150,9 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise missing_extra("a tokenizer", "train") from error
+    path = _unpacked(path)
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(_unpacked(path)))
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"tokenizer {str(path)!r} cannot be loaded: {reason}") from error
@@ -182,13 +184,10 @@ def check_model_path(path: str | Path) -> None:
             )
         return
     folder = Path(path)
-    of_run = [
-        int(m.parent.name) for m in folder.glob("checkpoints/*/model") if m.parent.name.isdecimal()
-    ]
+    of_run = sorted(folder.glob("checkpoints/[!.]*/model"))
     if of_run:
-        model = folder / "checkpoints" / str(max(of_run)) / "model"
         raise ConfigError(
-            f"model {text!r} cannot be loaded: it is a run; its model is {str(model)!r}"
+            f"model {text!r} cannot be loaded: it is a run; its model is {str(of_run[-1])!r}"
         )
     if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         raise ConfigError(f"model {text!r} cannot be loaded: it holds no config.json")

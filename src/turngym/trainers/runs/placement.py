@@ -210,7 +210,7 @@ def _device(wanted: str, gpus: int, number: int, setting: str) -> str:
     if wanted == "cpu" or (wanted == "auto" and not gpus):
         return MAIN
     if number >= gpus:
-        raise ConfigError(f"{setting}: {number + 1} GPUs are needed, and {gpus} are there")
+        raise ConfigError(f"{setting}: wanted {number + 1} GPUs, found {gpus}")
     return f"cuda:{number}"
 
 
