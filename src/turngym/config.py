@@ -256,7 +256,7 @@ def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:
     got = found["input"]
     if kind == "missing":
         return f"{where}: has to be set; it has no default"
-    if kind in ("model_type", "model_attributes_type"):
+    if kind in ("model_type", "dict_type"):
         message = f"Input should be an object: {where}.KEY=value sets a key of it"
     if kind in ("list_type", "tuple_type") and _is_places(got):
         place = next(iter(got))
