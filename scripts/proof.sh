@@ -22,6 +22,7 @@ vllm         engines: 20 servers killed in the middle of steps; every law on rea
 drill        kill a trainer 50 times, 400 runs of random settings, every fault everywhere
 ranks        two and three ranks of a learner equal one: every loss, whole runs, kills, resumes
 nodes        Ray: nodes with environments and engines taken away under load, the coordinator killed
+trackers     runs tracked by the real wandb, Trackio and MLflow, and spans to a real OTLP endpoint, all offline
 damage       damage every file of a run in every way: named or harmless, never a traceback
 wheel        build sdist and wheel into dist/, install the wheel where nothing else is, and use it
 '
@@ -117,6 +118,16 @@ nodes)
       > "$(echo "$nodes"/lib/python*/site-packages)/parent.pth" && "$nodes/bin/pip" install -qq ray==2.60.0
   } || { echo "NOT RUN: nodes: ray==2.60.0 cannot be installed here"; exit 1; }
   bin=$nodes/bin PYTHONPATH=$PWD/src:$PWD/tests tests -s tests/integration/test_ray_nodes.py ;;
+trackers)
+  need train
+  trackers=$PWD/.venv-trackers
+  test -e "$trackers/done" || { # everything else is that of this environment
+    $bin/python -m venv "$trackers" && $bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+      > "$(echo "$trackers"/lib/python*/site-packages)/parent.pth" &&
+      "$trackers/bin/pip" install -qq -c constraints.txt 'wandb==0.31.0' 'trackio==0.43.0' 'mlflow-skinny==3.17.2' \
+        alembic sqlalchemy opentelemetry-exporter-otlp-proto-http && touch "$trackers/done"
+  } || { echo "NOT RUN: trackers: the packages cannot be installed here"; exit 1; }
+  TURNGYM_TRACKERS=$trackers/bin/python tests -s tests/integration/test_trackers.py ;;
 damage) need train; TURNGYM_DAMAGE=full tests -s tests/integration/test_damage.py ;;
 wheel)
   need train

@@ -37,7 +37,8 @@ class StrictModel(BaseModel):
     so may the path of a TOML file of one's own (``algo=mine.toml``). Its table ``settings`` is for
     the other blocks: what the preset cannot work without. It counts as if it stood just before."""
     bare_key: ClassVar[str | None] = None
-    """A bare text stands for this key alone (``env=text/maze`` for ``env.id=text/maze``)."""
+    """A bare text stands for this key alone (``env=text/maze`` for ``env.id=text/maze``), also as
+    an element of a list."""
     recipe_folder: ClassVar[Traversable | None] = None
     """Folder of TOML files that may be named as a source, by name or as ``configs/NAME.toml``."""
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -192,6 +193,9 @@ def _expand(cls: type[BaseModel], tree: Mapping[str, Any]) -> Tree:
                 expanded[key] = _Replace(_preset(key, value, model.preset_folder))
             elif isinstance(value, str) and issubclass(model, StrictModel) and model.bare_key:
                 expanded[key] = {model.bare_key: value}
+            elif isinstance(value, list) and issubclass(model, StrictModel) and model.bare_key:
+                bare = model.bare_key
+                expanded[key] = [{bare: one} if isinstance(one, str) else one for one in value]
             elif isinstance(value, Mapping):
                 expanded[key] = _expand(model, value)
                 break

@@ -15,9 +15,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from turngym.agents.chat.prompting import ChatMessage, Completion
-from turngym.agents.engine.protocol import Engine, Sampling, Session, spans_of
+from turngym.agents.engine.protocol import Engine, Generation, Sampling, Session, spans_of
 from turngym.agents.template_slots import fill, mark, says_as_is, slots_of
 from turngym.errors import ConfigError
+from turngym.tracing import is_tracing, note, traced
 from turngym.types import Message, Role, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -271,7 +272,8 @@ class EngineConversation:
             prompt = self._renderer.opening(new)
         else:
             prompt = self._renderer.continuation(new, hit_eos=self._hit_eos)
-        answer = await self._session.generate(prompt, self._sampling)
+        generate = self._traced if is_tracing() else self._session.generate
+        answer = await generate(prompt, self._sampling)
         self._hit_eos = answer.finish == "end"
         text = self._renderer.decode_action(answer.token_ids)
         return Completion(
@@ -282,6 +284,26 @@ class EngineConversation:
                 "completion_tokens": float(len(answer.token_ids)),
             },
         )
+
+    @traced("generate")
+    async def _traced(self, prompt: Sequence[int], sampling: Sampling) -> Generation:
+        note(
+            {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.request.temperature": sampling.temperature,
+                "gen_ai.request.max_tokens": sampling.max_new_tokens,
+                "gen_ai.usage.input_tokens": len(prompt),  # those that are new to the conversation
+            }
+        )
+        answer = await self._session.generate(prompt, sampling)
+        note(
+            {
+                "gen_ai.usage.output_tokens": len(answer.token_ids),
+                "gen_ai.response.finish_reasons": (answer.finish,),
+                "turngym.policy.version": answer.versions[-1] if answer.versions else None,
+            }
+        )
+        return answer
 
     def resume(self, messages: Sequence[ChatMessage], turn: Turn) -> None:
         """Take over the tokens of a turn that was played before, exactly as they were.

@@ -31,6 +31,10 @@ _EXTRAS = {
     "openai": ("openai",),
     "serve": ("starlette", "uvicorn"),
     "mcp": ("mcp",),
+    "wandb": ("wandb",),
+    "trackio": ("trackio",),
+    "mlflow": ("mlflow",),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }
 """Extras that no environment asks for, and the modules of each."""
 

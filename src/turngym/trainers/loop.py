@@ -7,8 +7,9 @@ between two waits. So a run can be stopped at any wait, or killed at any time, a
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,14 +19,16 @@ from turngym.agents.build import check_engine
 from turngym.coroutines import Uncut, cancelled_by_signals
 from turngym.errors import ConfigError, EnginesLost, Interrupted
 from turngym.rollouts.evaluation.statistics import summarize
+from turngym.tracing import note, traced, traced_run
 from turngym.trainers.distributed.launch import check_size
-from turngym.trainers.runs.batch_source import open_batches, step_metrics
+from turngym.trainers.runs.batch_source import BatchSource, open_batches, step_metrics
 from turngym.trainers.runs.build_run import build_run, check_devices
 from turngym.trainers.runs.needs import check_needs
 from turngym.trainers.runs.progress import HeldOut, Progress, Silent, TrainResult
 from turngym.trainers.runs.run import Run
 from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.trackers.base import End
 from turngym.trainers.update.imitation import FAILED_START
 
 if TYPE_CHECKING:
@@ -61,7 +64,8 @@ def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = N
         _threads(config.run.torch_threads),
     ):
         if not folder.summary.exists():
-            asyncio.run(_train(config, folder, progress or Silent(), group))
+            with _spans(config, folder):
+                asyncio.run(_train(config, folder, progress or Silent(), group))
         return TrainResult.from_json(folder.path, folder.read_summary())
 
 
@@ -84,6 +88,7 @@ async def _train(
         with cancelled_by_signals():
             progress.phase("expert episodes", None)
             run = await build_run(config, folder, group)
+            run.log.begin_tracking()
             await _imitate(run, progress)
             await _measure(run, "before", progress)
             await _reinforce(run, progress)
@@ -107,7 +112,14 @@ async def _train(
         ) from None
     finally:
         if run is not None:
-            await run.close()
+            await run.close(_end_of(sys.exception()))
+
+
+def _end_of(error: BaseException | None) -> End:
+    """Return how a run ended by ``error``, or by none."""
+    if error is None:
+        return "finished"
+    return "stopped" if isinstance(error, Interrupted | EnginesLost) else "failed"
 
 
 async def _save_now(run: Run) -> bool:
@@ -159,23 +171,31 @@ async def _reinforce(run: Run, progress: Progress) -> None:
     uncut = Uncut()  # what is learned of a batch belongs to the next weights
     async with open_batches(run) as batches:
         while not await _is_good(run):
-            batch = await batches.take(run.state.step)
-            run.log.record("rollout_s")
-            credit = await uncut(run.assign_credit(batch.chosen))
-            run.log.record("credit_s")
-            trained = await uncut(asyncio.to_thread(run.update, credit.samples))
-            metrics = step_metrics(batch, credit) | trained
-            run.finish_step(metrics, batch.played, faults=sum(batch.faults.values()))
-            uncut.check()
-            async with batches.publishing(run.state.step):
-                await run.publish()
-            is_saved = run.save_if_due()
-            await run.folder.outbox.settle()
-            if is_saved:
-                batches.mark_checkpointed(run.state.step)
+            metrics = await _update(run, batches, uncut)
             progress.advance(run.state.step, metrics)
     run.begin("after")
     await run.folder.outbox.settle()
+
+
+@traced("update", root=True)
+async def _update(run: Run, batches: BatchSource, uncut: Uncut) -> dict[str, float]:
+    """Do one update and return its metrics."""
+    note({"turngym.update": run.state.step})
+    batch = await batches.take(run.state.step)
+    run.log.record("rollout_s")
+    credit = await uncut(run.assign_credit(batch.chosen))
+    run.log.record("credit_s")
+    trained = await uncut(asyncio.to_thread(run.update, credit.samples))
+    metrics = step_metrics(batch, credit) | trained
+    run.finish_step(metrics, batch.played, faults=sum(batch.faults.values()))
+    uncut.check()
+    async with batches.publishing(run.state.step):
+        await run.publish()
+    is_saved = run.save_if_due()
+    await run.folder.outbox.settle()
+    if is_saved:
+        batches.mark_checkpointed(run.state.step)
+    return metrics
 
 
 async def _is_good(run: Run) -> bool:
@@ -215,6 +235,22 @@ def _judge_start(run: Run, progress: Progress) -> None:
             "reinforcement will be slow. Try more warm_start.max_steps, a lower warm_start.lr or "
             "another seed"
         )
+
+
+def _spans(config: TrainConfig, folder: RunFolder) -> AbstractContextManager[None]:
+    """Emit spans inside the block, where the settings want some."""
+    if not config.run.opentelemetry:
+        return nullcontext()
+    path = folder.path.resolve()
+    return traced_run(
+        {
+            "turngym.run.name": path.name,
+            "turngym.run.folder": str(path),
+            "turngym.env.id": config.env.name,
+            "turngym.algo": config.algo.name,
+            "turngym.seed": config.run.seed,
+        }
+    )
 
 
 @contextmanager

@@ -283,6 +283,7 @@ class Dispatcher:
         finally:
             if lease is not None:
                 lease.release(broken=broken)
+            episode.leave(ended)
             self._leave(episode)
         self._conclude(episode, ended)
 

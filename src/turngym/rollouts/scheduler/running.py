@@ -16,6 +16,7 @@ from turngym.rollouts.scheduler.groups import Member, OpenGroup, SampleKey
 from turngym.rollouts.scheduler.ledger import Ledger
 from turngym.rollouts.scheduler.metrics import SchedulerMetrics, Timeline
 from turngym.rollouts.scheduler.packing import pack_turn
+from turngym.tracing import EpisodeSpans, episode_spans
 from turngym.types import StopReason, Trajectory, Turn
 
 Phase = Literal["reset", "act", "step"]
@@ -183,10 +184,12 @@ class RunningEpisode:
         self._own = len(job.group.request.prefix)
         self._committed = 0
         self._act_version = self.start_version
+        self._spans: EpisodeSpans | None = None
 
     def enter(self) -> None:
         """Enter the try and the turns of its prefix into the ledger."""
         ledger, job = self._context.ledger, self.job
+        self._spans = episode_spans(self._described)
         if ledger is None:
             return
         ledger.start(
@@ -218,6 +221,8 @@ class RunningEpisode:
             self._draw_span("env", "reset", now)
         self.phase, self.since = "act", now
         self._act_version = context.version()
+        if self._spans is not None:
+            self._spans.begin_turn(played)
         return self._together() if context.barrier is not None else None
 
     async def _together(self) -> None:
@@ -237,6 +242,8 @@ class RunningEpisode:
         context.stats.policy_s += now - self.since
         self._draw_span("policy", "act", now)
         self.phase, self.since = "step", now
+        if self._spans is not None:
+            self._spans.begin_step()
         ledger = context.ledger
         if ledger is None or ledger.written >= self._committed:
             return None
@@ -254,6 +261,10 @@ class RunningEpisode:
         context.stats.env_s += now - self.since
         context.stats.turns += 1
         self._draw_span("env", "step", now)
+        if self._spans is not None:
+            self._spans.end_turn(
+                {"turngym.reward": turn.reward, "turngym.invalid_action": turn.invalid_action}
+            )
         self.since = now
         version = turn_version(turn, self._act_version)
         self.turns.append(turn)
@@ -276,6 +287,38 @@ class RunningEpisode:
         self.uncommitted_tokens = 0
         own = len(self.turns) - self._own
         return self._allowance.spend(turn, turns=own, tokens=self.tokens)
+
+    def leave(self, ended: Trajectory | Exception | None) -> None:
+        """End the spans of the try, as it ``ended``; None where it was cancelled."""
+        if self._spans is None:
+            return
+        facts: dict[str, str | float | None] = {
+            "turngym.turns": len(self.turns),
+            "turngym.drop_reason": self.drop_reason,
+            "gen_ai.usage.output_tokens": self.tokens + self.uncommitted_tokens,
+        }
+        error = None
+        if isinstance(ended, Trajectory):
+            facts["turngym.stop_reason"] = ended.stop_reason.value
+            facts |= {"turngym.return": ended.episode_return, "turngym.score": ended.score}
+            error = ended.error
+        elif ended is not None:
+            error = str(ended)
+        self._spans.end(facts, error=error)
+        self._spans = None
+
+    def _described(self) -> dict[str, str | float]:
+        job = self.job
+        return {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.conversation.id": str(job.key),
+            "turngym.env.id": job.spec.env_id,
+            "turngym.task.id": job.spec.task.id,
+            "turngym.group": job.key.group,
+            "turngym.member": job.key.member,
+            "turngym.try": self.retry,
+            "turngym.policy.version": self.start_version,
+        }
 
     def cut(self) -> None:
         """Take down the phase that the try ended in, when it ended before its time."""

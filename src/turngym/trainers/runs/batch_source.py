@@ -14,6 +14,7 @@ from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
 from turngym.rollouts.scheduler.pool import EnvPool, calls_at_once
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.tasks.base import Task
+from turngym.tracing import traced
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.runs.run import Run
 from turngym.trainers.runs.run_log import rollout_metrics
@@ -132,6 +133,7 @@ class BatchSource:
         self._selection = selection
         self._faults: Counter[str] = Counter()
 
+    @traced("rollout")
     async def take(self, step: int) -> Batch:
         """Return the groups that update number ``step`` trains on, as soon as there are enough.
 

@@ -32,6 +32,7 @@ from turngym.rollouts.scheduler.config import FailureConfig
 from turngym.rollouts.scheduler.pool import calls_at_once
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Split, Task
+from turngym.tracing import traced
 from turngym.trainers.selection.policy import TaskPool
 from turngym.trainers.settings.train import EnvPart, EnvShare, TrainConfig
 from turngym.types import Trajectory
@@ -192,6 +193,7 @@ class EpisodeRunner:
         tasks = self._tasks("train", self._config.evaluation.validation_tasks)
         return await self._play(policy, tasks, seed=self._seed("validation", *purpose))
 
+    @traced("held-out tasks")
     async def held_out_episodes(self, policy: Policy) -> list[Trajectory]:
         """Play the held-out tasks once each, sampled in the same way at every call."""
         tasks = self._tasks("test", self._config.evaluation.held_out_tasks)

@@ -14,10 +14,12 @@ from turngym.config import load_config, toml_files
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
 from turngym.registry import EnvEntry
+from turngym.tracing import check_tracing
 from turngym.trainers.credit.custom import import_functions
 from turngym.trainers.settings.algo import AlgoConfig, needs_of
 from turngym.trainers.settings.rewards import Need
 from turngym.trainers.settings.train import EnvPart, TrainConfig, recipes
+from turngym.trainers.trackers.base import check_trackers
 
 _MEANING: dict[Need, str] = {
     "state_key": "a key of each state, info['state_key']",
@@ -32,12 +34,16 @@ def check_needs(config: TrainConfig) -> None:
     """Make sure that the credit method of ``config`` can work in its environment.
 
     What an environment declares is believed. One that declares nothing, as a plug-in may, is reset
-    once and looked at. Functions of the user's own are imported.
+    once and looked at. Functions of the user's own are imported, and what watches the run is there.
 
     Raises:
+        MissingExtraError: A tracker, or OpenTelemetry, is not installed.
         ConfigError: Something is missing; the message names it and the environments that give it.
     """
     import_functions(config.algo)
+    check_trackers(config.run.trackers)
+    if config.run.opentelemetry:
+        check_tracing()
     needs = needs_of(config.algo.rewards, config.algo.advantage)
     for part in config.env.parts:
         entry = registry.find(part.id)
@@ -117,7 +123,9 @@ _KEPT_FREE = frozenset(
         "rollout.isolation",
         "run.checkpoint_every",
         "run.keep_checkpoints",
+        "run.opentelemetry",
         "run.tensorboard",
+        "run.trackers",
     }
 )
 """Settings on which no result depends, or by rounding only."""

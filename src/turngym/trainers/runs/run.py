@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -19,6 +20,7 @@ from turngym.errors import CheckpointError
 from turngym.rollouts.evaluation.statistics import Evaluation, summarize
 from turngym.rollouts.replay import TurnValues
 from turngym.seeding import derive_seed
+from turngym.tracing import note, traced
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.runs.checkpoints import Checkpoint, Phase, RunState, save_checkpoint
 from turngym.trainers.runs.episode_runner import EpisodeRunner
@@ -38,6 +40,7 @@ from turngym.trainers.selection.batches import Chosen, down_sampled, with_imitat
 from turngym.trainers.selection.policy import DataSelection
 from turngym.trainers.settings.selection import Imitation
 from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.trackers.base import End
 from turngym.trainers.update.imitation import Imitator
 from turngym.trainers.update.optimizer import (
     ADAPTER,
@@ -113,12 +116,13 @@ class Run:
         )
         self.log = RunLog(config, folder, state)
 
-    async def close(self) -> None:
-        """Close what is open. Safe to call twice."""
+    async def close(self, how: End = "failed") -> None:
+        """Close what is open; trackers learn ``how`` the run ended. Safe to call twice."""
         await self._engine.close()
-        self.log.close()
+        await asyncio.to_thread(self.log.close, how)
         self.runner.close()
 
+    @traced("publish weights")
     async def publish(self) -> None:
         """Give the engine the model's weights; the number of updates is their version."""
         trainer = self.imitator if self.learning is None else self.learning.learner
@@ -127,8 +131,10 @@ class Run:
             weights = adapter_state(self.model)
         else:
             weights = full_state(self.model) if trainer is None else trainer.weights()
+        note({"turngym.policy.version": self.state.step})
         await self._engine.publish(weights, self.state.step)
 
+    @traced("validation")
     async def validate(self, purpose: Literal["warm_start", "validation"], step: int) -> Evaluation:
         """Play the validation tasks for ``purpose``, with the newest weights; log and save it."""
         await self.publish()
@@ -144,6 +150,7 @@ class Run:
         self.state.validated = step
         return found
 
+    @traced("credit")
     async def assign_credit(self, chosen: Chosen) -> Credit:
         """Return what a batch of episodes teaches; keep a group of it as often as one validates.
 
@@ -169,6 +176,7 @@ class Run:
             credit = with_imitation(credit, chosen.imitated, baseline=baseline, weight=weight)
         return credit
 
+    @traced("learn")
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once and return ``train/*``."""
         assert self.learning is not None
@@ -289,6 +297,7 @@ class Run:
             self.start_learning()
         self.save()
 
+    @traced("checkpoint")
     def save(self) -> None:
         """Have a checkpoint written, from another thread: nothing may change before it is.
 

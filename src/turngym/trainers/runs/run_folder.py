@@ -8,6 +8,7 @@ checkpoints/           see ``checkpoints``
 trajectories/          the expert's episodes, best, median and worst at each evaluation, and the
                        group of training episodes that teaches most, with its advantages
 tensorboard/           event files
+trackers/              how far experiment trackers have got, and their own names of the run
 curve.png              success against updates
 summary.json           what came of it, when the run is done
 """
@@ -46,6 +47,7 @@ from turngym.trainers.runs.annotate_advantages import most_instructive
 from turngym.trainers.runs.checkpoints import advice
 from turngym.trainers.runs.needs import check_change, extends
 from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.trackers.base import TRACKERS
 from turngym.types import Trajectory
 
 logger = logging.getLogger(__name__)
@@ -256,7 +258,7 @@ class RunFolder:
             "settings of now",
             self.path,
         )
-        for folder in (self.checkpoints, self.trajectories, self.path / "tensorboard"):
+        for folder in (self.checkpoints, self.trajectories, *map(self.path.joinpath, _COPIES)):
             shutil.rmtree(folder, ignore_errors=True)
         ledger = self.path.glob(f"{LEDGER_FILE}*")
         for file in (self.config, self.metrics, self.timings, self.manifest.file, *ledger):
@@ -299,6 +301,7 @@ class RunFolder:
 
 
 _FIRST_FILES = ("config.json", MANIFEST)
+_COPIES = ("tensorboard", TRACKERS)
 
 
 def has_begun(path: Path) -> bool:

@@ -19,9 +19,11 @@ from turngym.trainers.metrics import (
     read_metrics,
 )
 from turngym.trainers.runs.checkpoints import RunState
+from turngym.trainers.runs.needs import flat
 from turngym.trainers.runs.progress import HeldOut
 from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.trackers.base import End, TrackedRun, Trackers
 from turngym.types import Trajectory, TrajectoryGroup
 
 SECONDS_BETWEEN_CURVES = 30.0
@@ -44,12 +46,20 @@ class RunLog:
         self._state = state
         self._metrics = JsonLinesLogger(folder.metrics, offset=state.metrics_bytes)
         folder.mark_logs(state.metrics_bytes, self._metrics.sha256)
+        self._trackers: Trackers | None = None
         self._loggers: list[MetricsLogger] = []
         if config.run.tensorboard:
             self._loggers.append(TensorBoardLogger(folder.path / "tensorboard"))
         self._seconds: dict[str, float] = {}
         self._since = time.perf_counter()
         self._last_curve_s = time.monotonic()
+
+    def begin_tracking(self) -> None:
+        """Let the run's trackers begin; they go on behind it in threads of their own."""
+        folder, config = self._folder.path.resolve(), self._config
+        settings = flat(config.model_dump(mode="json"))
+        run = TrackedRun(name=folder.name, folder=folder, settings=settings)
+        self._trackers = Trackers(config.run.trackers, run, self._folder.metrics)
 
     def record(self, name: str) -> None:
         """Count the seconds since the last call under ``name``."""
@@ -60,7 +70,7 @@ class RunLog:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write ``metrics``, and apart from them the seconds since the last time."""
         outbox = self._folder.outbox
-        outbox.write(self._folder.metrics, lambda: self._metrics.log(step, metrics))
+        outbox.write(self._folder.metrics, lambda: self._add_row(step, metrics))
         for logger in self._loggers:
             logger.log(step, metrics)
         if self._seconds:
@@ -68,6 +78,11 @@ class RunLog:
             row = {"phase": self._state.phase, "step": step, "seconds": total, **self._seconds}
             outbox.write(self._folder.timings, lambda: self._folder.add_timing(row))
             self._seconds = {}
+
+    def _add_row(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._metrics.log(step, metrics)
+        if self._trackers is not None:
+            self._trackers.wake()
 
     def mark(self) -> tuple[int, str]:
         """Return the length and the digest of the metrics, flushed to the disk."""
@@ -93,8 +108,11 @@ class RunLog:
             file, lambda: draw_curve(file, read_metrics(metrics), title=title, held_out=held_out)
         )
 
-    def close(self) -> None:
-        """Close what is open. Safe to call twice."""
+    def close(self, how: End) -> None:
+        """Close what is open; trackers learn ``how`` the run ended. Safe to call twice."""
+        trackers, self._trackers = self._trackers, None
+        if trackers is not None:
+            trackers.close(how)
         self._metrics.close()
         for logger in self._loggers:
             logger.close()

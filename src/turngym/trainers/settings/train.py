@@ -33,6 +33,7 @@ from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.loss import RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
 from turngym.trainers.settings.selection import FixedBudget, Imitation, NoCondition, SelectionConfig
+from turngym.trainers.settings.trackers import AnyTracker
 
 
 class EnvPart(StrictModel):
@@ -186,8 +187,19 @@ class RunConfig(StrictModel):
     """Newest checkpoints that stay on the disk."""
     tensorboard: bool = True
     """Also write TensorBoard event files."""
+    trackers: tuple[AnyTracker, ...] = ()
+    """Who else gets the metrics: ``wandb``, ``trackio``, ``mlflow``, or tables with settings."""
+    opentelemetry: bool = False
+    """Emit OpenTelemetry spans of updates and episodes; ``OTEL_*`` variables say where they go."""
     torch_threads: int = Field(default=1, ge=1)
     """Threads of torch. More of them slow a small model down, and change the last bits."""
+
+    @model_validator(mode="after")
+    def _trackers_differ(self) -> Self:
+        names = [tracker.name for tracker in self.trackers]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"trackers: {twice[0]!r} is there twice")
+        return self
 
 
 class TrainConfig(StrictModel):

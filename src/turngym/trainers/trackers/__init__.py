@@ -1,0 +1,1 @@
+"""Experiment trackers: one file each, and the threads that feed them."""
