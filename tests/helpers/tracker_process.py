@@ -6,14 +6,20 @@ Run by an interpreter that has them all, in the working folder of the run.
 from __future__ import annotations
 
 import json
+import struct
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
 from trackio.sqlite_storage import SQLiteStorage
 from wandb.proto import wandb_internal_pb2
-from wandb.sdk.internal.datastore import DataStore
+
+BLOCK, HEADER = 32768, 7
+"""Of a ``.wandb`` file: records in pieces, none across the end of a block (LevelDB's log)."""
+LAST = (1, 4)
+"""Types of a record's last piece: it is the only one, or ends several."""
 
 
 def in_mlflow(run_id: str) -> dict[str, Any]:
@@ -37,13 +43,26 @@ def in_trackio(name: str) -> dict[str, Any]:
     return {"rows": logs, "algo": config.get("algo.name")}
 
 
+def records(file: Path) -> Iterator[bytes]:
+    """Yield the records of a ``.wandb`` file."""
+    content, at, record = file.read_bytes(), HEADER, b""
+    while at + HEADER <= len(content):
+        if BLOCK - at % BLOCK < HEADER:  # padding
+            at += BLOCK - at % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", content[at : at + HEADER])
+        record += content[at + HEADER : at + HEADER + length]
+        at += HEADER + length
+        if kind in LAST:
+            yield record
+            record = b""
+
+
 def in_wandb(folder: Path) -> dict[str, Any]:
     """Read the files of all processes, as ``wandb sync`` would send them."""
     rows, exits, ids = [], [], set()
     for file in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
-        store = DataStore()
-        store.open_for_scan(str(file))
-        while (data := store.scan_data()) is not None:
+        for data in records(file):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             kind = record.WhichOneof("record_type")
