@@ -51,10 +51,14 @@ def test_a_run_emits_spans_of_updates_and_episodes(
     for episode in (span for span in roots if span.name == "episode"):
         facts = episode.attributes
         own = [s for s in spans if s.context.trace_id == episode.context.trace_id]
-        assert facts["turngym.turns"] == sum(span.name == "turn" for span in own)
-        sampled = [s.attributes["gen_ai.usage.output_tokens"] for s in own if s.name == "generate"]
-        if sampled:  # the expert generates nothing
-            assert facts["gen_ai.usage.output_tokens"] == sum(sampled)
+        begun = sum(span.name == "turn" for span in own)
+        assert begun - facts["turngym.turns"] in (
+            0,
+            facts["turngym.stop_reason"] == "truncated_context",
+        )
+        generated = [span.attributes for span in own if span.name == "generate"]
+        tokens = sum(found.get("gen_ai.usage.output_tokens", 0) for found in generated)
+        assert facts["gen_ai.usage.output_tokens"] == tokens  # the expert's are 0
         assert facts["turngym.env.id"] == "turngym/Maze-v0"
         assert facts["turngym.stop_reason"]
     assert not is_tracing()
