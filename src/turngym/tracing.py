@@ -193,7 +193,7 @@ class EpisodeSpans:
         around = tracing.trace.set_span_in_context(self._open[-1])
         span = tracing.tracer.start_span(name, context=around, attributes=_given(attributes))
         self._open.append(span)
-        # Of the episode's own task: nobody else sees it, and it ends with the task.
+        # Of the episode's own task: no other sees it, and it ends with the task.
         tracing.context.attach(tracing.trace.set_span_in_context(span))
 
 
