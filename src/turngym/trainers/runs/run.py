@@ -297,7 +297,6 @@ class Run:
             self.start_learning()
         self.save()
 
-    @traced("checkpoint")
     def save(self) -> None:
         """Have a checkpoint written, from another thread: nothing may change before it is.
 
@@ -310,6 +309,7 @@ class Run:
             self.folder.checkpoints, lambda: self._write_checkpoint(trainer, selection)
         )
 
+    @traced("checkpoint")
     def _write_checkpoint(
         self, trainer: Imitator | ImitatorGroup | Learning | None, selection: Mapping[str, Any]
     ) -> None:
