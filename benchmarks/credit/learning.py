@@ -4,6 +4,7 @@
     make learning ARGS="--tasks maze --seeds 2"
     make learning ARGS="--stored"     # trains nothing: the page from benchmarks/results/credit
     make learning ARGS="--stored --tasks demonstrations --reference grpo_demos"    # prints
+    make learning ARGS="--complete --tasks gains"    # trains the seeds that stored numbers lack
 
 Every comparison is one ``turngym compare credit_<task>`` with the settings that its
 report lists, and has a section of its own on the page. What stands between the sections is written
@@ -19,7 +20,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -281,6 +282,9 @@ def main() -> int:
         "--stored", action="store_true", help="train nothing, write the page from stored numbers"
     )
     parser.add_argument(
+        "--complete", action="store_true", help="train only what the stored numbers lack"
+    )
+    parser.add_argument(
         "--reference", help="with --stored: print what the report says beside this algorithm"
     )
     arguments = parser.parse_args()
@@ -297,29 +301,64 @@ def main() -> int:
                 else:
                     put_section(PAGE, f"credit-{task}", section(task, Path(folder)))
             continue
-        command = comparison.arguments(arguments.seeds, str(out), jobs=arguments.jobs)
-        code = subprocess.run(
-            [sys.executable, "-m", "turngym", *command],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            check=False,
-        ).returncode
+        if arguments.complete:
+            code = complete(task, out, jobs=arguments.jobs)
+        else:
+            code = compare(comparison.arguments(arguments.seeds, str(out), jobs=arguments.jobs))
         if code:
             return code
-        store(task, out)
+        if not arguments.complete:
+            store(task, find_runs([out])[0], read_protocol([out]))
         if not arguments.no_page:
-            put_section(PAGE, f"credit-{task}", section(task, out))
+            with TemporaryDirectory() as folder:
+                restored(task, Path(folder))
+                put_section(PAGE, f"credit-{task}", section(task, Path(folder)))
     return 0
 
 
-def store(task: str, out: Path) -> None:
+def compare(arguments: Sequence[str]) -> int:
+    """Run ``turngym`` with arguments, one thread for each run; return its exit status."""
+    return subprocess.run(
+        [sys.executable, "-m", "turngym", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    ).returncode
+
+
+def complete(task: str, out: Path, *, jobs: int) -> int:
+    """Train the seeds that were asked for and are not stored, with the settings that were chosen.
+
+    They lie in ``out`` beside what is there, and resume. The stored numbers then hold both.
+
+    Returns:
+        The exit status of ``turngym compare``.
+    """
+    stored, protocol = read_stored(task, out)
+    missing = sorted(protocol.seeds - {run.seed for run in stored})
+    if not missing:
+        return 0
+    comparison, folder = COMPARISONS[task], out / f"seeds-{missing[0]}"
+    words = ["compare", comparison.config, *comparison.shared, "--algos"]
+    words.append(",".join(f"{name}={preset}" for name, preset in protocol.presets.items()))
+    for name, settings in protocol.settings.items():
+        words += [word for setting in settings for word in ("--set", f"{name}:{setting}")]
+    first, number = missing[0], missing[-1] - missing[0] + 1
+    words += f"--first-seed {first} --seeds {number} --jobs {jobs} --out {folder}".split()
+    code = compare([*words, "--budget-episodes", str(comparison.episodes)])
+    if not code:
+        found = [run for run in find_runs([folder])[0] if run.seed in missing]
+        store(task, [*stored, *found], protocol)
+    return code
+
+
+def store(task: str, runs: Sequence[FinishedRun], protocol: Protocol) -> None:
     """Keep what the report reads: curves and ends of every run, and what was asked for."""
-    runs, _ = find_runs([out])
     shared = set.intersection(*(set(flat_items(run)) for run in runs))
     content = {
         "date": date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "protocol": read_protocol([out]).to_json(),
+        "protocol": protocol.to_json(),
         "settings": dict(sorted(shared)),
         "runs": [stored_run(run, shared) for run in runs],
     }
@@ -345,19 +384,23 @@ def stored_run(run: FinishedRun, shared: Set[tuple[str, str]]) -> dict[str, Any]
     }
 
 
-def restored(task: str, out: Path, *, reference: str | None = None) -> bool:
-    """Write the report of stored numbers into a folder; say whether there are any."""
-    file = STORED / f"{task}.json"
-    if not file.exists():
-        return False
-    content = json.loads(file.read_text(encoding="utf-8"))
+def read_stored(task: str, folder: Path) -> tuple[list[FinishedRun], Protocol]:
+    """Return the stored runs of a comparison, as if they lay in ``folder``, and what was asked."""
+    content = json.loads((STORED / f"{task}.json").read_text(encoding="utf-8"))
     runs = []
     for row in content["runs"]:
         curves = {key: np.array(value) for key, value in row.items() if key.endswith("_P")}
         settings = {k: json.loads(v) for k, v in (content["settings"] | row["settings"]).items()}
-        runs.append(FinishedRun(folder=out, **(row | curves | {"settings": settings})))
+        runs.append(FinishedRun(folder=folder, **(row | curves | {"settings": settings})))
     asked = content["protocol"]
-    protocol = Protocol(**(asked | {"seeds": frozenset(asked["seeds"])}))
+    return runs, Protocol(**(asked | {"seeds": frozenset(asked["seeds"])}))
+
+
+def restored(task: str, out: Path, *, reference: str | None = None) -> bool:
+    """Write the report of stored numbers into a folder; say whether there are any."""
+    if not (STORED / f"{task}.json").exists():
+        return False
+    runs, protocol = read_stored(task, out)
     rankings = rank(runs, reference=reference, protocol=protocol)
     write_report(rankings, out, notes=(), overall=overall(runs, rankings[0].reference))
     return True
