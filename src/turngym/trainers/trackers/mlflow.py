@@ -10,7 +10,7 @@ from typing import Any
 
 from turngym.plugins import import_extra
 from turngym.trainers.settings.trackers import MlflowTracker
-from turngym.trainers.trackers.base import End, TrackedRun
+from turngym.trainers.trackers.base import End, TrackedRun, Tracker
 
 ROWS = "turngym.rows"
 """Tag of a run: rows that it has. Written together with the metrics of the last one."""
@@ -19,7 +19,7 @@ _MOST_PARAMS = 100
 _LONGEST_VALUE = 6000
 
 
-class Mlflow:
+class Mlflow(Tracker):
     """A run of MLflow; ``MLFLOW_*`` variables say where it is kept."""
 
     def __init__(self, config: MlflowTracker) -> None:

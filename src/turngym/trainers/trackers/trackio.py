@@ -10,12 +10,12 @@ from typing import Any
 
 from turngym.plugins import import_extra
 from turngym.trainers.settings.trackers import TrackioTracker
-from turngym.trainers.trackers.base import End, TrackedRun
+from turngym.trainers.trackers.base import End, TrackedRun, Tracker
 
 LEVELS = {"finished": "INFO", "failed": "ERROR", "stopped": "WARN"}
 
 
-class Trackio:
+class Trackio(Tracker):
     """A run of Trackio; ``TRACKIO_*`` variables say where it is kept.
 
     It knows runs by name, so names end in something random. It greets on stdout, which is for

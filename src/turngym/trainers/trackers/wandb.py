@@ -9,10 +9,10 @@ from typing import Any
 
 from turngym.plugins import import_extra
 from turngym.trainers.settings.trackers import WandbTracker
-from turngym.trainers.trackers.base import End, TrackedRun
+from turngym.trainers.trackers.base import End, TrackedRun, Tracker
 
 
-class Wandb:
+class Wandb(Tracker):
     """A run of Weights & Biases; ``WANDB_*`` variables say all that the settings do not.
 
     The row number is its step, so that it drops what it has by itself; ``step`` is the axis.

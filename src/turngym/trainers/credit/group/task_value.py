@@ -72,7 +72,7 @@ class BetaValues:
         return successes / (successes + failures)
 
     def learn(self, task: str, rewards_B: FloatArray) -> None:
-        """Add attempts at a task, one after the other."""
+        """Add the rewards of attempts at a task, shape [B], one after the other."""
         successes, failures = self._counts(task)
         for reward in rewards_B.tolist():
             successes = self._config.kept * successes + reward
@@ -108,7 +108,7 @@ class OptimalValues:
         return self.known.get(task, (0.0, 0.0))[0]
 
     def learn(self, task: str, rewards_B: FloatArray) -> None:
-        """Keep the value that the first attempts at a task give."""
+        """Keep the value that the rewards of the first attempts at a task give, shape [B]."""
         if task not in self.known:
             found = optimal_value(rewards_B, self._config.beta)
             self.known[task] = found, float(rewards_B.size)
