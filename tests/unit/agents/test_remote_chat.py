@@ -113,7 +113,7 @@ async def test_storm_of_429_passes() -> None:
 
 
 async def test_storm_that_does_not_pass_breaks_the_episode_alone() -> None:
-    with pytest.raises(PolicyFault, match="no whole answer in 3 tries: slow down"):
+    with pytest.raises(PolicyFault, match=r"no whole answer in 3 tries: slow down \(HTTP 429\)"):
         await ask([refuse(429, "slow down")], max_retries=2)
 
 

@@ -206,6 +206,11 @@ def test_a_snapshot_before_the_reset_is_refused():
         snapshot(stack())
 
 
+def test_no_fork_is_not_asked_for():
+    with pytest.raises(SnapshotError, match="0 forks were asked for; wanted 1 or more"):
+        fork(stack(), 0)
+
+
 def test_a_wrapper_that_cannot_be_copied_is_named_with_what_to_do():
     class Locked(gymnasium.Wrapper):
         def __init__(self, env):

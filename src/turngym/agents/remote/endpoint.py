@@ -314,4 +314,6 @@ class Endpoint:
             text = str(error) or type(error).__name__
         if cause := error.__cause__:
             text = f"{text} ({type(cause).__name__})"
+        if (status := getattr(error, "status_code", None)) is not None:
+            text = f"{text} (HTTP {status})"
         return self.scrubber.text(" ".join(text.split()))[:_MAX_SHOWN_CHARS]

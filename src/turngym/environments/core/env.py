@@ -262,8 +262,10 @@ def fork(env: EnvT, n: int) -> list[EnvT]:
     """Return ``n`` independent environments in the state of ``env``, wrappers included.
 
     Raises:
-        SnapshotError: As ``snapshot`` and ``restore``.
+        SnapshotError: As ``snapshot`` and ``restore``; or ``n`` is less than 1.
     """
+    if n < 1:
+        raise SnapshotError(f"{env}: {n} forks were asked for; wanted 1 or more")
     states = _wrapper_states(env)
     return [_rewrap(env, core, states) for core in _core(env).fork(n)]
 
