@@ -25,7 +25,7 @@ from turngym.cli.main import main
 from turngym.config import load_config, to_toml
 from turngym.errors import CheckpointError, ConfigError, Interrupted, RecordError, TrainingError
 from turngym.records import read_trajectories
-from turngym.trainers.credit.critics import archer
+from turngym.trainers.credit.critics import off_policy
 from turngym.trainers.credit.critics.off_policy import sample_actions
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
@@ -212,7 +212,7 @@ def test_a_run_that_was_asked_to_stop_while_credit_samples_ends_the_same(
             os.kill(os.getpid(), signal.SIGINT)
         return await sample_actions(*args, **kwargs)
 
-    monkeypatch.setattr(archer, "sample_actions", draw)
+    monkeypatch.setattr(off_policy, "sample_actions", draw)
     with pytest.raises(Interrupted, match="interrupted and saved"):
         train(config, tmp_path / "stopped")
     assert len(calls) == 2

@@ -73,6 +73,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> Any:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(tracing, "_provider", lambda: provider)
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     return exporter
 
 
