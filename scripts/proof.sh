@@ -121,7 +121,8 @@ nodes)
 trackers)
   need train
   trackers=$PWD/.venv-trackers
-  test -e "$trackers/done" || { # everything else is that of this environment
+  # Everything else is that of this environment, but for pillow: Trackio wants an older one.
+  test -e "$trackers/done" || {
     $bin/python -m venv "$trackers" && $bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
       > "$(echo "$trackers"/lib/python*/site-packages)/parent.pth" &&
       "$trackers/bin/pip" install -qq -c <(grep -v '^pillow==' constraints.txt) 'wandb==0.31.0' 'trackio==0.43.0' 'mlflow-skinny==3.17.2' \

@@ -334,6 +334,8 @@ def complete(task: str, out: Path, *, jobs: int) -> int:
     Returns:
         The exit status of ``turngym compare``.
     """
+    if not (STORED / f"{task}.json").exists():
+        sys.exit(f"{task}: there are no stored numbers to complete; train it without --complete")
     stored, protocol = read_stored(task, out)
     missing = sorted(protocol.seeds - {run.seed for run in stored})
     if not missing:

@@ -90,6 +90,7 @@ class Renderer:
 
     def opening(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens of a conversation's first messages, up to where the agent speaks."""
+        # Role and content are all that the template gets.
         return self._known_opening(tuple([(one.role, one.content) for one in messages]))
 
     def continuation(self, messages: Sequence[Message], *, hit_eos: bool) -> tuple[int, ...]:

@@ -135,7 +135,7 @@ def test_segments_of_one_episode_share_a_minibatch() -> None:
 
 def test_the_attempts_of_a_group_share_a_minibatch_where_a_loss_compares_them() -> None:
     grouped = [replace(s, group=i % 3) for i, s in enumerate(SAMPLES)]
-    parts = dealt(grouped, LearnerConfig(num_minibatches=3), default_rng, unit="group")
+    parts = dealt(grouped, LearnerConfig(num_minibatches=3), default_rng, by_group=True)
     assert sorted(parts) == [[0, 3], [1, 4], [2, 5]]
 
 

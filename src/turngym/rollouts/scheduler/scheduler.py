@@ -52,8 +52,7 @@ from turngym.rollouts.scheduler.running import OnEpisode, SchedulerContext, Turn
 LoadWeights = Callable[[], Awaitable[None] | None]
 """Puts new weights into the engine."""
 _COLLECT_AFTER = (10_000, 10, 10)
-"""Thresholds of the garbage collector while episodes run: what turns make is kept until a step
-takes it, so to look for cycles in it again and again costs time and finds none."""
+"""Thresholds of the garbage collector while episodes run: what turns make holds no cycles."""
 
 
 class RolloutScheduler:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,10 +173,8 @@ class TorchLearner:
                 counted = with_selected_tokens(counted, entropies, selection)
         means = self._old_means(counted, old)
         rng = partial(generator, self._seed, "minibatches", self.updates)
-        unit: Literal["trajectory", "group"] = (
-            "group" if self._loss.surrogate.joins_groups else "trajectory"
-        )
-        for number, places in enumerate(dealt(counted, self.config, rng, unit=unit)):
+        by_group = self._loss.surrogate.joins_groups
+        for number, places in enumerate(dealt(counted, self.config, rng, by_group=by_group)):
             batch = self._prepared(
                 [counted[i] for i in places],
                 old.of(places),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,18 +48,18 @@ def dealt(
     config: LearnerConfig,
     rng: Callable[[int], np.random.Generator],
     *,
-    unit: Literal["trajectory", "group"] = "trajectory",
+    by_group: bool = False,
 ) -> Iterator[list[int]]:
-    """Yield sample numbers for each optimizer step; the samples of a unit stay together.
+    """Yield sample numbers for each optimizer step; the samples of an episode stay together.
 
     Args:
         samples: A batch.
         config: Epochs, and steps of each.
         rng: Of an epoch, by its number.
-        unit: Episodes, because an aggregation over episodes must see all of their tokens; or
-            groups of them, of a loss that compares attempts.
+        by_group: So do those of a group, for a loss that compares attempts.
     """
-    numbers = [int(getattr(sample, unit)) for sample in samples]
+    # By episode and not by sample: an aggregation over episodes must see all of their tokens.
+    numbers = [one.group if by_group else one.trajectory for one in samples]
     units = sorted(set(numbers))
     parts = min(config.num_minibatches, len(units))
     for epoch in range(config.num_epochs):
