@@ -11,7 +11,7 @@ BOOTSTRAP := $(PYTHON) scripts/bootstrap.py
 GAMES := textworld alfworld babyai scienceworld textarena
 SANDBOXES := sandboxes docker remote
 WEB := web miniwob
-EVERYTHING := train lora search smollm2 minilm openai serve mcp $(GAMES) $(SANDBOXES) $(WEB) desktop android
+EVERYTHING := train lora vllm search smollm2 minilm openai serve mcp $(GAMES) $(SANDBOXES) $(WEB) desktop android
 # For one-off choices: make test PYTEST_ARGS="-k wordle", make demo ARGS="algo=archer".
 PYTEST_ARGS ?=
 PART ?=

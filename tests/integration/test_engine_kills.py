@@ -25,7 +25,7 @@ from turngym.trainers.runs.progress import Silent
 from turngym.trainers.settings.train import TrainConfig
 
 KILLS = 20 if os.environ.get("TURNGYM_ENGINES") == "full" else 3
-LOST = r"no engine is left: .*(ended with code -9|connection attempts failed|ReadError|Protocol)"
+LOST = r"no engine is left: .*(ended with code -9|[Cc]onnect|write request body|Payload)"
 """The watch of the process may see it first, or a request that is on its way."""
 SETTINGS: dict[str, Any] = {
     **OVERLAPPED,
@@ -51,7 +51,9 @@ class Killer(Silent):
 
     def _kill(self, after_s: float) -> None:
         time.sleep(after_s)
-        found = servers_of_ours()
+        until = time.monotonic() + 120
+        while not (found := servers_of_ours()) and time.monotonic() < until:
+            time.sleep(0.05)  # the other one has just been killed, too
         if found:
             os.kill(self._rng.choice(found), signal.SIGKILL)
             self.killed += 1

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from pathlib import Path
 from typing import Any
 
-import httpx
+import aiohttp
 import numpy as np
 import pytest
 import torch
@@ -179,19 +179,19 @@ async def test_a_connection_that_closes_under_a_request_takes_no_server_out(
 ) -> None:
     """A server closes idle connections, perhaps as the next request is on its way over one."""
     engine = await open_engine([served[0]])
-    client = engine._fleet.members[0].replica._client
-    request, broken = client.request, [httpx.ReadError("")]
+    replica = engine._fleet.members[0].replica
+    ask, broken = replica._ask, [aiohttp.ServerDisconnectedError()]
 
-    async def breaking(method: str, path: str, **options: Any) -> httpx.Response:
+    async def breaking(method: str, path: str, body: Any) -> Any:
         if path == "/inference/v1/generate" and broken:
             raise broken.pop()
-        return await request(method, path, **options)
+        return await ask(method, path, body)
 
-    monkeypatch.setattr(client, "request", breaking)
+    monkeypatch.setattr(replica, "_ask", breaking)
     assert (await engine.open(0).generate(PROMPTS[0], LONG)).token_ids
     assert engine.metrics()["engine/retried_requests"] == 1
     assert engine.metrics()["engine/serving"] == 1
-    broken += [httpx.ReadError(""), httpx.ReadError("")]
+    broken += [aiohttp.ClientOSError(), aiohttp.ClientPayloadError()]
     assert (await engine.open(0).generate(PROMPTS[0], LONG)).token_ids
     assert engine.metrics()["engine/retried_requests"] == 3
 

@@ -34,7 +34,7 @@ def check(config: VllmEngineConfig, *, context: int) -> list[str]:
         ConfigError: One server is not there, too old, not made for training, unlike the others, or
             does not see the folder; or what is to be started is not installed, or its port taken.
     """
-    import_extra("httpx", "engine.type='vllm'", "vllm")
+    import_extra("aiohttp", "engine.type='vllm'", "vllm")
     folder = Path(config.folder) if config.folder else None
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"engine.folder={config.folder!r}: there is no such folder")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from turngym.errors import PolicyFault
 from turngym.plugins import import_extra
 
 if TYPE_CHECKING:
-    import httpx
+    import aiohttp
 
 _KEEP_ALIVE_S = 4.0
 """uvicorn closes idle connections after five seconds; a request must not meet that."""
@@ -77,30 +78,27 @@ class Replica:
         config: Limits.
 
     Raises:
-        MissingExtraError: httpx is not installed.
+        MissingExtraError: aiohttp is not installed.
     """
 
     def __init__(self, url: str, config: VllmEngineConfig) -> None:
-        self._httpx = import_extra("httpx", "engine.type='vllm'", "vllm")
+        self._aiohttp = import_extra("aiohttp", "engine.type='vllm'", "vllm")
+        self._lost = (self._aiohttp.ClientConnectionError, self._aiohttp.ClientPayloadError)
+        self._not_begun = self._aiohttp.ClientConnectorError
+        self._client: aiohttp.ClientSession | None = None
         self.model = "policy"
         self._timeout_s = config.request_timeout_s
         self._slots = asyncio.Semaphore(config.max_requests)
         self._adapters: list[str] = []
         self._running, self._idle = set[asyncio.Timeout](), asyncio.Event()
         self._idle.set()
-        self._connect(url)
-
-    def _connect(self, url: str) -> None:
+        self._closed = False
         self.url = url.rstrip("/")
-        limits = self._httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_ALIVE_S)
-        self._client: httpx.AsyncClient = self._httpx.AsyncClient(
-            base_url=self.url, limits=limits, timeout=None, trust_env=False
-        )
 
     async def move(self, url: str) -> None:
         """Be the client of the server at ``url``, which takes this one's place."""
         await self.close()
-        self._connect(url)
+        self._closed, self._client, self.url = False, None, url.rstrip("/")
 
     async def generate(
         self,
@@ -253,7 +251,9 @@ class Replica:
                 limit.reschedule(_NOW)
         # A connection that is made after the pool closed stays open for ever.
         await self._idle.wait()
-        await self._client.aclose()
+        self._closed = True
+        if self._client is not None:
+            await self._client.close()
 
     async def _generate(
         self, ids: Sequence[int], more: Mapping[str, Any], weights: Publication
@@ -268,36 +268,50 @@ class Replica:
     async def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
     ) -> dict[str, Any]:
-        if self._client.is_closed:
+        if self._closed:
             raise ConnectionLost(f"{self.url}{path}: its client was closed")
         limit = asyncio.timeout(timeout_s)
         self._running.add(limit)
         self._idle.clear()
         try:
             async with limit:
-                response = await self._client.request(method, path, json=body)
-                while response.status_code in _BUSY:  # it has more requests than it takes
+                response, content = await self._ask(method, path, body)
+                while response.status in _BUSY:  # it has more requests than it takes
                     asked = response.headers.get("retry-after", "")
                     await asyncio.sleep(min(float(asked or _BUSY_S), _LONGEST_BUSY_S))
-                    response = await self._client.request(method, path, json=body)
-            is_json = "json" in response.headers.get("content-type", "")  # of adapters it is text
-            answer = response.json() if is_json else {"message": response.text}
+                    response, content = await self._ask(method, path, body)
+            text = content.decode()
+            # What answers a request for adapters is text.
+            answer = json.loads(text) if "json" in response.content_type else {"message": text}
         except TimeoutError as error:
             if limit.when() == _NOW:
                 raise ConnectionLost(f"{self.url}{path}: its client was closed") from error
             raise ReplicaError(f"{self.url}{path}: no answer in {timeout_s:g} s") from error
-        except (self._httpx.HTTPError, self._httpx.InvalidURL, ValueError) as error:
+        except (self._aiohttp.ClientError, ValueError) as error:
             what = f"{self.url}{path}: {str(error) or type(error).__name__}"
-            broke = isinstance(error, (self._httpx.ReadError, self._httpx.RemoteProtocolError))
+            broke = isinstance(error, self._lost) and not isinstance(error, self._not_begun)
             raise (ConnectionLost if broke else ReplicaError)(what) from error
         finally:
             self._running.discard(limit)
             if not self._running:
                 self._idle.set()
-        if response.status_code == 200 and isinstance(answer, dict):
+        if response.status == 200 and isinstance(answer, dict):
             return answer
-        text = f"{self.url}{path}: {response.status_code}: {_message(answer)}"
-        raise (RequestRefused if response.status_code in (400, 413, 422) else ReplicaError)(text)
+        what = f"{self.url}{path}: {response.status}: {_message(answer)}"
+        raise (RequestRefused if response.status in (400, 413, 422) else ReplicaError)(what)
+
+    async def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
+        """Send one request and read the whole answer."""
+        if self._client is None:  # it belongs to the event loop that it is made in
+            # httpx looks at every connection of its pool at every request: with a hundred of them
+            # a request costs twenty times as much (benchmarks/engine/http_clients.py).
+            connector = self._aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
+            no_limit = self._aiohttp.ClientTimeout()
+            self._client = self._aiohttp.ClientSession(connector=connector, timeout=no_limit)
+        async with self._client.request(method, self.url + path, json=body) as response:
+            return response, await response.read()
 
     def _sampled(self, answer: Mapping[str, Any], weights: Publication, *, greedy: bool) -> Sampled:
         try:
