@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -47,6 +48,12 @@ FORMS = (
 logger = logging.getLogger(__name__)
 
 _ID = re.compile(r"^(?P<namespace>[\w-]+)/(?P<name>[\w.-]+)-v(?P<version>\d+)$")
+
+
+@cache  # every environment that is made looks through all entries
+def _short_name(family: str, id: str) -> str:
+    match = _ID.match(id)
+    return f"{family}/{match['name'].lower() if match else id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +86,7 @@ class EnvEntry:
     @property
     def short_name(self) -> str:
         """The form of the command line, ``<family>/<name>``."""
-        match = _ID.match(self.id)
-        return f"{self.family}/{match['name'].lower() if match else self.id}"
+        return _short_name(self.family, self.id)
 
     @property
     def reference(self) -> str:
