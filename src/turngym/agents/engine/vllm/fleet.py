@@ -51,6 +51,18 @@ class Member:
     last_seen: float = field(default_factory=time.monotonic)
 
 
+def favoured(serving: Sequence[Member], liked: Member | None) -> Member:
+    """Return the server for a request, unless it is crowded the one that is ``liked``.
+
+    Args:
+        serving: One or more.
+        liked: The one that knows the session's prefix.
+    """
+    least = min(serving, key=lambda one: one.in_flight)
+    most = _SPARE + _CROWDED * least.in_flight
+    return liked if liked is not None and liked in serving and liked.in_flight <= most else least
+
+
 class Fleet:
     """Keeps servers at the newest weights, and hands out the one for a request.
 
@@ -70,6 +82,8 @@ class Fleet:
         self._config = config
         self._write_token = write_token
         self._newest: Publication | None = None
+        self.on_change: Callable[[], None] | None = None
+        """Called whenever one serves or no longer does."""
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._is_held = False
@@ -101,11 +115,7 @@ class Fleet:
             EnginesLost: None is left.
         """
         serving = await self._until_serving()
-        least = min(serving, key=lambda one: one.in_flight)
-        most = _SPARE + _CROWDED * least.in_flight
-        return (
-            liked if liked is not None and liked in serving and liked.in_flight <= most else least
-        )
+        return favoured(serving, liked)
 
     def suspect(self, member: Member, error: Exception) -> None:
         """Send ``member`` nothing until it was looked at: a request failed with ``error``."""
@@ -138,15 +148,26 @@ class Fleet:
 
     async def _until_serving(self) -> list[Member]:
         while True:
-            serving = [one for one in self.members if one.serves is self._newest]
-            if serving and not self._is_held and self._newest is not None:
+            if serving := self.serving():
                 return serving
-            if all(one.is_left_out for one in self.members):
-                raise EnginesLost(f"no engine is left: {self.table()}")
+            if self.lost:
+                raise EnginesLost(self.lost)
             for task in self._tasks:
                 if task.done():
                     task.result()  # a bug of ours: it ends for no other reason
             await self._changed.wait()
+
+    def serving(self) -> list[Member]:
+        """Return the servers that get requests now."""
+        if self._is_held or self._newest is None:
+            return []
+        return [one for one in self.members if one.serves is self._newest]
+
+    @property
+    def lost(self) -> str:
+        """Why none will ever serve again; empty while one may."""
+        is_lost = all(one.is_left_out for one in self.members)
+        return f"no engine is left: {self.table()}" if is_lost else ""
 
     def table(self) -> str:
         """Return where each server is, and why it does not serve."""
@@ -155,6 +176,8 @@ class Fleet:
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+        if self.on_change is not None:
+            self.on_change()
 
     # What tends one server.
 

@@ -51,6 +51,12 @@ class Publication:
     those of every token after each of the longest beginnings of the probe, [K, V]."""
 
 
+def version_of(label: str, run: str) -> int | None:
+    """Return the version of the weights that ``run`` labelled so; None for those of others."""
+    parts = label.split(".")
+    return int(parts[2]) if len(parts) == 3 and parts[0] == run else None
+
+
 class Handover:
     """Writes publications into the folder that the servers read.
 
@@ -72,7 +78,8 @@ class Handover:
             self.folder = Path(config.folder)
         else:
             self.folder, self._lock = _temporary_folder()
-        self._run = secrets.token_hex(4)
+        self.run = secrets.token_hex(4)
+        """What the labels of its publications begin with."""
         self._count = 0
         self._files: list[Path] = []
         self.bytes_written = 0
@@ -88,7 +95,7 @@ class Handover:
         rng = np.random.default_rng(len(tokenizer))
         count = min(_PROBE_TOKENS, model.config.max_position_embeddings - 1)
         self._probe = tuple(rng.integers(0, len(tokenizer), count).tolist())
-        self.model_folder = self.folder / f"model-{self._run}"
+        self.model_folder = self.folder / f"model-{self.run}"
         try:
             save_model_dir(model, tokenizer, self.model_folder)
         except OSError as error:
@@ -100,9 +107,9 @@ class Handover:
         Raises:
             OSError: It could not be written.
         """
-        file = self.folder / f"seen-{self._run}"
-        file.write_text(self._run, encoding="utf-8")
-        return file.name, self._run
+        file = self.folder / f"seen-{self.run}"
+        file.write_text(self.run, encoding="utf-8")
+        return file.name, self.run
 
     def prepare(self, weights: Mapping[str, Tensor], version: int) -> Publication:
         """Write ``weights`` and return them as a publication.
@@ -113,7 +120,7 @@ class Handover:
         from safetensors.torch import save_file
 
         self._count += 1
-        label = f"{self._run}.{self._count}"
+        label = f"{self.run}.{self._count}.{version}"
         if self._base is None:
             weights = {name: weights[name].detach() for name in self._names}
             file, scored, adapters = self.folder / f"weights-{label}.safetensors", weights, ""
@@ -154,7 +161,7 @@ class Handover:
     def close(self) -> None:
         """Remove what was written."""
         with suppress(OSError):
-            for file in (*self._files, self.folder / f"seen-{self._run}"):
+            for file in (*self._files, self.folder / f"seen-{self.run}"):
                 _remove(file)
             shutil.rmtree(self.folder if self._lock else self.model_folder, ignore_errors=True)
         if self._lock is not None:
