@@ -215,7 +215,9 @@ def open_reply(name: str, reply: bytes) -> Any:
 def _serve(pipe: Connection, sources: list[str], make: bytes) -> None:
     """Carry out calls until the other side is gone; the main function of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    threading.Thread(target=_end_with_parent, name="turngym-parent", daemon=True).start()
+    threading.Thread(
+        target=end_with_parent, args=(_LAST_S,), name="turngym-parent", daemon=True
+    ).start()
     env = LocalEnv(partial(make_here, sources, make))  # what it raises answers the first call
     name = ""
     try:
@@ -240,12 +242,12 @@ def make_here(sources: list[str], make: bytes) -> Any:
         return pickle.loads(make)()
 
 
-def _end_with_parent() -> None:
-    """End this process soon after its parent has, also when a call never ends."""
+def end_with_parent(last_s: float) -> None:
+    """End this process ``last_s`` seconds after its parent has, also when a call never ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        time.sleep(_LAST_S)  # an environment that can be closed closes
+        time.sleep(last_s)  # what can be closed closes
         os._exit(1)
 
 

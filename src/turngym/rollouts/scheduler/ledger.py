@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 LEDGER_FILE = "ledger.sqlite"
 """Name of the ledger in the folder of a run."""
+PART_FOLDER = "coordinator-"
+"""With a number: folder of the ledger of one of several coordinators, below that of their run."""
 
 _RETRY_S = 1.0
 _FULL_CODES = ("full", "disk I/O error", "readonly")
@@ -69,6 +71,9 @@ class Ledger:
         """Number of the last operation that is on the disk."""
         self.queued = 0
         """Number of the last operation."""
+        self.kept: int | None = None
+        """The newest version that is in a checkpoint, where a trainer of a newer one lives on that
+        no crash has taken weights from; None where the version it resumes at is that."""
         self.trouble: str | None = None
         """Why nothing can be written at the moment."""
         self.on_trouble: Callable[[str | None], None] | None = None

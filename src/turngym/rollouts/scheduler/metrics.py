@@ -13,6 +13,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ from turngym.rollouts.scheduler.groups import OpenGroup
 from turngym.types import StopReason
 
 _RECENT = 4096
+_SUMS = (
+    *("env_s", "policy_s", "turns", "tokens", "episodes", "trained", "masked", "violations"),
+    *("waste", "faults", "drops", "groups"),
+)
 
 
 def list_schedule(durations: Iterable[float], slots: int) -> float:
@@ -126,6 +131,29 @@ class SchedulerMetrics:
         if slow:
             self.lost_turns[0] += 1
             self.lost_turns[1] += turns
+
+    @classmethod
+    def merged(cls, parts: Sequence[SchedulerMetrics]) -> SchedulerMetrics:
+        """Return the metrics of schedulers that worked side by side, as of one.
+
+        What they did is added up; the time that a trainer spent or waited is their mean.
+        """
+        whole = cls(sum(part.slots for part in parts), min(part.began for part in parts))
+        for part in parts:
+            for name in _SUMS:
+                setattr(whole, name, getattr(whole, name) + getattr(part, name))
+            for name in ("tokens", "start_version", "oldest", "newest"):
+                getattr(whole.lags, name).update(getattr(part.lags, name))
+            for name in ("kept_turns", "lost_turns"):
+                pairs = zip(getattr(whole, name), getattr(part, name), strict=True)
+                setattr(whole, name, [a + b for a, b in pairs])
+            whole.learner_s += part.learner_s / len(parts)
+            whole.starved_s += part.starved_s / len(parts)
+            whole.bound.wall = max(whole.bound.wall, part.bound.wall)
+        for name in ("refills", "durations"):
+            values = chain.from_iterable(getattr(part, name) for part in parts)
+            setattr(whole, name, deque(values, maxlen=_RECENT * len(parts)))
+        return whole
 
     def metrics(self, now: float) -> dict[str, float]:
         """Return everything as named numbers.

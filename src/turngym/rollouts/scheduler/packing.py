@@ -324,7 +324,8 @@ def _fetch_member(index: int, member: StoredMember, read: ReadEpisode | None) ->
             packed = read(SampleKey(index, member.number), member.retry)
         assert packed is not None
         trajectory = unpack_episode(packed)
-    return Member(**_shared(member, _OF_MEMBER), trajectory=trajectory)
+    blobs = member.blobs if packed is None else packed.turns
+    return Member(**_shared(member, _OF_MEMBER), trajectory=trajectory, packed=blobs)
 
 
 def turn_tokens(member: Member) -> tuple[int, ...]:

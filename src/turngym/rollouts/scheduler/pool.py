@@ -61,9 +61,13 @@ class PoolStats:
     """Environments that would not close in time."""
 
 
-def calls_at_once(count: int | None = None) -> asyncio.Semaphore:
-    """Return what lets ``count`` calls run at a time; None for ``CALLS_PER_CORE`` on each core."""
-    return asyncio.Semaphore(count or CALLS_PER_CORE * (os.cpu_count() or 1))
+def calls_at_once(count: int | None = None, *, among: int = 1) -> asyncio.Semaphore:
+    """Return what lets ``count`` calls run at a time; None for ``CALLS_PER_CORE`` on each core.
+
+    Of several processes, ``among`` which they are shared out, each has its part.
+    """
+    whole = count or CALLS_PER_CORE * (os.cpu_count() or 1)
+    return asyncio.Semaphore(max(1, whole // among))
 
 
 class TooLate(EnvironmentFault):

@@ -45,8 +45,8 @@ from turngym.types import Trajectory
 class Recovery:
     """What an earlier process left."""
 
-    next_index: int = 0
-    """Number of the first group that was never ordered."""
+    last_index: int | None = None
+    """Number of the last group that was ordered."""
     batches: dict[int, tuple[ReadyGroup, ...]] = field(default_factory=dict)
     """Steps that are trained again, with what they trained on."""
     ready: list[StoredGroup] = field(default_factory=list)
@@ -56,7 +56,8 @@ class Recovery:
 def recover(ledger: Ledger, version: int, *, seed: Callable[[int], int]) -> Recovery:
     """Return what ``ledger`` holds for a trainer whose weights are at ``version``.
 
-    ``seed`` gives the root of a group's seeds. Marks earlier steps as checkpointed.
+    ``seed`` gives the root of a group's seeds. Marks earlier steps as checkpointed; where the
+    trainer lives on, those before ``ledger.kept`` alone, and the others as applied.
     Tokens of versions that are lost (n > ``version``) count as sampled
     as far before it as they were after: their distance in updates goes there and back.
 
@@ -93,12 +94,12 @@ def _recover(ledger: Ledger, version: int, seed: Callable[[int], int]) -> Recove
     ).fetchone()
     if start_version < version and last < version - 1:  # their updates are here
         raise RecordError(f"ends before update {version - 1}, which the checkpoint has")
-    with_transaction(db, _roll, version)
+    with_transaction(db, _roll, version, ledger.kept)
     ledger.lineage = int(read_meta(db, "lineage", "0"))
     reader = _Reader(db, seed)
     highest = db.execute("SELECT MAX(id) FROM groups").fetchone()[0]
-    found = Recovery(next_index=highest + 1)
-    for (step,) in db.execute("SELECT step FROM steps WHERE state <> 'checkpointed' ORDER BY step"):
+    found = Recovery(last_index=highest)
+    for (step,) in db.execute("SELECT step FROM steps WHERE step >= ? ORDER BY step", (version,)):
         found.batches[step] = reader.batch(step)
     for index, state in db.execute("SELECT id, state FROM groups WHERE state IN ('open', 'ready')"):
         if state == "open":
@@ -121,10 +122,14 @@ def with_transaction(db: sqlite3.Connection, work: Any, *args: Any) -> None:
     db.execute("COMMIT")
 
 
-def _roll(db: sqlite3.Connection, version: int) -> None:
+def _roll(db: sqlite3.Connection, version: int, kept: int | None) -> None:
     """Roll the ledger to the trainer's version and begin a new lineage."""
-    db.execute(sql.CHECKPOINT_SAMPLES, (version,))
-    db.execute(sql.CHECKPOINT, (version,))
+    final = version if kept is None else kept
+    for step in range(final, version):
+        db.execute(sql.APPLY_SAMPLES, (step,))
+        db.execute(sql.APPLY, (step,))
+    db.execute(sql.CHECKPOINT_SAMPLES, (final,))
+    db.execute(sql.CHECKPOINT, (final,))
     db.execute("UPDATE steps SET state = 'reserved' WHERE step >= ?", (version,))
     db.execute(
         "UPDATE samples SET state = 'reserved' WHERE state IN ('applied', 'checkpointed') AND "
@@ -132,6 +137,18 @@ def _roll(db: sqlite3.Connection, version: int) -> None:
         "WHERE step >= ? AND kind IN ('group', 'late'))",
         (version,),
     )
+    if kept is None:
+        _count_back(db, version)
+    db.execute(
+        "UPDATE samples SET state = 'dropped', reason = 'group_failed' WHERE grp IN "
+        "(SELECT id FROM groups WHERE state = 'dropped') AND state <> 'dropped'"
+    )
+    lineage = int(read_meta(db, "lineage", "0")) + 1
+    db.execute(sql.SET_META, ("lineage", str(lineage)))
+
+
+def _count_back(db: sqlite3.Connection, version: int) -> None:
+    """Have what lost weights sampled count as far before ``version`` as it was after."""
     db.execute(
         "UPDATE turns SET version = 2 * ?1 - version WHERE version > ?1 AND (grp, member) IN "
         "(SELECT grp, member FROM samples WHERE state IN ('running', 'finished', 'ready'))",
@@ -141,12 +158,6 @@ def _roll(db: sqlite3.Connection, version: int) -> None:
         "UPDATE groups SET start_version = 2 * ?1 - start_version WHERE start_version > ?1",
         (version,),
     )
-    db.execute(
-        "UPDATE samples SET state = 'dropped', reason = 'group_failed' WHERE grp IN "
-        "(SELECT id FROM groups WHERE state = 'dropped') AND state <> 'dropped'"
-    )
-    lineage = int(read_meta(db, "lineage", "0")) + 1
-    db.execute(sql.SET_META, ("lineage", str(lineage)))
 
 
 class _Reader:

@@ -70,6 +70,7 @@ class RolloutScheduler:
         env_id: Environment of the tasks that name none; kept in the trajectories.
         seed: Root of all seeds of the episodes.
         first_group: Running number of the first group.
+        stride: From one group's number to the next; other schedulers play those between.
         version: Version of the policy's weights now.
         ledger: Accounts for every episode; owned by the caller. What an earlier process left in it
             is resumed.
@@ -92,6 +93,7 @@ class RolloutScheduler:
         seed: int,
         version: int = 0,
         first_group: int = 0,
+        stride: int = 1,
         ledger: Ledger | None = None,
         timeline: Timeline | None = None,
         on_episode: OnEpisode | None = None,
@@ -111,6 +113,7 @@ class RolloutScheduler:
         self.env_id = env_id
         self.timeline = timeline
         self._seed = seed
+        self._stride = stride
         self._pools = pools
         self._policy = policy
         self._selection = selection
@@ -120,17 +123,15 @@ class RolloutScheduler:
         """Running number of the next group."""
         self._on_episode = on_episode
         self._keep_picture = keep_picture
-        self._exhausted = False
+        self._exhausted = self._blocked = False
         self._held = 0
         """Reasons to begin nothing: weights are being loaded, evaluation, a full disk."""
-        self._blocked = False
         self._trained_since: float | None = None
         self._failure: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._recovery: Recovery | None = None
         self._watchdog: Watchdog | None = None
-        self._is_open = False
-        self._is_taking = False
+        self._is_open = self._is_taking = False
 
     # Life.
 
@@ -187,13 +188,10 @@ class RolloutScheduler:
             self._ledger.on_trouble = None
 
     def _take_up(self, ledger: Ledger) -> None:
-        self._recovery = recover(
-            ledger,
-            self.version,
-            seed=lambda index: group_seed(self._seed, index, self.config.groups_per_step),
-        )
+        self._recovery = recover(ledger, self.version, seed=self._group_seed)
         ledger.on_trouble = self._on_trouble
-        self.next_index = self._recovery.next_index
+        if (last := self._recovery.last_index) is not None:
+            self.next_index = last + self._stride
         for batch in self._recovery.batches.values():
             self._buffer.expect(batch)
         for stored in self._recovery.ready:
@@ -309,8 +307,12 @@ class RolloutScheduler:
 
     def metrics(self) -> dict[str, float]:
         """Return what was measured since the start, as ``area/quantity``."""
+        return self.counts() | self._stats.metrics(self._now())
+
+    def counts(self) -> dict[str, float]:
+        """Return what there is now, and what happened to environments."""
         load, pools = self._buffer.load(self.version), self._pools.values()
-        now = {
+        return {
             "sched/running": float(self._dispatch.running),
             "sched/groups_running": float(load.running),
             "sched/groups_ready": float(load.ready),
@@ -320,7 +322,6 @@ class RolloutScheduler:
             "pool/close_faults": float(sum(pool.stats.close_faults for pool in pools)),
             "sched/quarantined": float(len(self._dispatch.quarantine.tasks)),
         }
-        return now | self._stats.metrics(self._now())
 
     @property
     def stats(self) -> SchedulerMetrics:
@@ -402,11 +403,11 @@ class RolloutScheduler:
             self._exhausted = True
             return False
         self._exhausted = False
-        self.next_index += 1
+        self.next_index += self._stride
         episodes = requested_episodes(
             request,
             env_id=self.env_id,
-            seed=group_seed(self._seed, index, self.config.groups_per_step),
+            seed=self._group_seed(index),
             members=request.size + self.config.group.redundancy,
         )
         group = OpenGroup(
@@ -423,6 +424,9 @@ class RolloutScheduler:
         self._buffer.begin(group)
         self._dispatch.add_group(group)
         return True
+
+    def _group_seed(self, index: int) -> int:
+        return group_seed(self._seed, index, self.config.groups_per_step * self._stride)
 
     def _after_publication(self) -> None:
         self._buffer.drop_expired(self.version)
@@ -452,13 +456,9 @@ class RolloutScheduler:
             return None
         groups = self._recovery.batches.pop(self.version)
         main = tuple(group for group in groups if group.kind == "group")
+        extra = tuple(group for group in groups if group.kind != "group")
         self._buffer.taken = [(group.index, group.target) for group in main]
-        return Batch(
-            step=self.version,
-            groups=main,
-            extra=tuple(group for group in groups if group.kind != "group"),
-            replayed=True,
-        )
+        return Batch(step=self.version, groups=main, extra=extra, replayed=True)
 
     async def _flush_if_spilled(self) -> None:
         stored = [*self._buffer.ready.values(), *self._buffer.extra]

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
+from turngym.agents.policy import Policy
 from turngym.errors import RecordError, TrainingError
+from turngym.records import Manifest
 from turngym.rollouts.scheduler.groups import FilterDecision, GroupRequest, ReadyGroup
 from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
+from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.rollouts.scheduler.pool import EnvPool, calls_at_once
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.tasks.base import Task
 from turngym.tracing import traced
 from turngym.trainers.credit.base import Credit
+from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.run import Run
 from turngym.trainers.runs.run_log import rollout_metrics
 from turngym.trainers.selection.batches import Chosen, chosen
 from turngym.trainers.selection.policy import DataSelection
+from turngym.trainers.settings.train import TrainConfig
 from turngym.types import TrajectoryGroup
 
 
@@ -62,7 +69,7 @@ class RecordingSelection:
         self._most = most
         self._begun = 0
         self._closed: list[ReadyGroup] = []
-        self._played: list[TrajectoryGroup] = []
+        self._played: list[ReadyGroup] = []
 
     @property
     def is_spent(self) -> bool:
@@ -99,7 +106,7 @@ class RecordingSelection:
         """Take over what ``state`` returned."""
         self._selection.load_state(state)
 
-    def taken(self) -> tuple[TrajectoryGroup, ...]:
+    def taken(self) -> tuple[ReadyGroup, ...]:
         """Return the groups that closed since the last call, and allow new rounds."""
         self._observe_closed()
         played, self._played, self._begun = self._played, [], 0
@@ -112,28 +119,111 @@ class RecordingSelection:
     def _observe_closed(self) -> None:
         for group in sorted(self._closed, key=lambda group: group.index):
             self._selection.observe(group)
-            self._played.append(group.group)
+            self._played.append(group)
         self._closed = []
 
 
-class BatchSource:
-    """Batches of groups for a run, from a scheduler.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What one scheduler gives for one update, and what happened since the last one."""
+
+    groups: tuple[ReadyGroup, ...]
+    extra: tuple[ReadyGroup, ...]
+    played: tuple[ReadyGroup, ...]
+    """Groups that closed, dropped ones included."""
+    is_over: bool
+    """The selection has no task left to play, and nothing came of it."""
+    faults: Counter[str]
+    next_index: int
+    counts: Mapping[str, float]
+    """Of ``RolloutScheduler.counts``."""
+    stats: SchedulerMetrics
+    selection: Mapping[str, float]
+    """Metrics of the selection."""
+
+
+class GroupSource:
+    """What a scheduler and its selection have for one update after another.
 
     Args:
-        run: The run; its state counts the groups that were begun.
         scheduler: Open.
         selection: Its selection.
     """
 
-    def __init__(
-        self, run: Run, scheduler: RolloutScheduler, selection: RecordingSelection
-    ) -> None:
-        self._run = run
-        self._scheduler = scheduler
+    def __init__(self, scheduler: RolloutScheduler, selection: RecordingSelection) -> None:
+        self.scheduler = scheduler
         self._selection = selection
         self._faults: Counter[str] = Counter()
 
-    @traced("rollout")
+    async def take(self) -> Taken:
+        """Return the next groups to train on, as soon as there are enough.
+
+        Raises:
+            TrainingError: Too many episodes ended by an error.
+        """
+        found = await self.scheduler.take()
+        is_over = found is None and not self._selection.is_spent
+        groups, extra = ((), ()) if found is None else (found.groups, found.extra)
+        played = self._selection.taken()
+        if found is not None and found.replayed:  # its groups were counted for no one
+            played = (*played, *groups)
+        faults = Counter(self.scheduler.stats.faults) - self._faults
+        self._faults += faults
+        return Taken(
+            groups=groups,
+            extra=extra,
+            played=played,
+            is_over=is_over,
+            faults=faults,
+            next_index=self.scheduler.next_index,
+            counts=self.scheduler.counts(),
+            stats=self.scheduler.stats,
+            selection=self._selection.metrics(),
+        )
+
+
+def joined(run: Run, step: int, parts: Sequence[Taken]) -> Batch:
+    """Return what update number ``step`` trains on, in the order of the groups' numbers.
+
+    Args:
+        run: The run; its state counts the groups that were begun.
+        step: The update.
+        parts: What each of its schedulers gives.
+
+    Raises:
+        TrainingError: One of them has nothing left to play.
+    """
+    if any(part.is_over for part in parts):
+        raise TrainingError(f"update {step}: the selection has no task left to play")
+    run.state.groups = max(part.next_index for part in parts)
+    measured: dict[str, float] = {}
+    if run.config.rollout.mode == "overlap":
+        stats = [part.stats for part in parts]
+        whole = stats[0] if len(stats) == 1 else SchedulerMetrics.merged(stats)
+        measured = _sums(part.counts for part in parts)
+        measured["sched/version"] = float(step)
+        measured |= whole.metrics(asyncio.get_running_loop().time())
+    groups = sorted((g for part in parts for g in part.groups), key=lambda group: group.index)
+    extra = [group for part in parts for group in part.extra]
+    return Batch(
+        chosen=chosen(groups, extra),
+        played=tuple(group.group for part in parts for group in part.played),
+        faults=sum((part.faults for part in parts), Counter[str]()),
+        metrics=measured | _sums(part.selection for part in parts),
+    )
+
+
+def _sums(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            found[name] = found.get(name, 0.0) + value
+    return found
+
+
+class BatchSource(Protocol):
+    """Batches of groups for a run. ``take`` and ``publishing`` alternate."""
+
     async def take(self, step: int) -> Batch:
         """Return the groups that update number ``step`` trains on, as soon as there are enough.
 
@@ -142,32 +232,30 @@ class BatchSource:
         Raises:
             TrainingError: Too many episodes ended by an error, or there is nothing left to play.
         """
-        found = await self._scheduler.take()
-        if found is None and not self._selection.is_spent:
-            raise TrainingError(f"update {step}: the selection has no task left to play")
-        groups, extra = ((), ()) if found is None else (found.groups, found.extra)
-        played = self._selection.taken()
-        if found is not None and found.replayed:  # its groups were counted for no one
-            played = (*played, *(group.group for group in groups))
-        self._run.state.groups = self._scheduler.next_index
-        faults = Counter(self._scheduler.stats.faults) - self._faults
-        self._faults += faults
-        is_ahead = self._run.config.rollout.mode == "overlap"
-        measured = self._scheduler.metrics() if is_ahead else {}
-        return Batch(
-            chosen=chosen(groups, extra),
-            played=played,
-            faults=faults,
-            metrics=measured | self._selection.metrics(),
-        )
 
     def publishing(self, version: int) -> AbstractAsyncContextManager[None]:
         """Return the context in which the weights of ``version`` are put into the engine."""
-        return self._scheduler.publishing(version)
 
     def mark_checkpointed(self, version: int) -> None:
         """Note in the ledger that the weights of ``version`` are in a checkpoint."""
-        self._scheduler.mark_checkpointed(version)
+
+
+class _OwnBatches:
+    """Batches from a scheduler in this process."""
+
+    def __init__(self, run: Run, source: GroupSource) -> None:
+        self._run = run
+        self._source = source
+
+    @traced("rollout")
+    async def take(self, step: int) -> Batch:
+        return joined(self._run, step, [await self._source.take()])
+
+    def publishing(self, version: int) -> AbstractAsyncContextManager[None]:
+        return self._source.scheduler.publishing(version)
+
+    def mark_checkpointed(self, version: int) -> None:
+        self._source.scheduler.mark_checkpointed(version)
 
 
 @asynccontextmanager
@@ -179,42 +267,106 @@ async def open_batches(run: Run) -> AsyncIterator[BatchSource]:
     Raises:
         RecordError: The ledger is empty, but the run has a checkpoint.
     """
-    config, runner = run.config, run.runner
-    schedule = config.rollout.schedule()
-    rounds = config.selection.filter.max_rounds + schedule.admission.staleness
-    selection = RecordingSelection(
-        run.selection, group_size=config.largest_group, most=rounds * schedule.groups_started
-    )
-    calls = calls_at_once(config.rollout.calls_at_once)
+    config, folder = run.config, run.folder
     async with AsyncExitStack() as stack:
+        if config.rollout.coordinators > 1:
+            from turngym.trainers.runs.coordinators import SplitBatches
+
+            split = SplitBatches(run)
+            stack.push_async_callback(split.close)
+            yield split
+            return
         ledger = None
         if config.rollout.mode == "overlap":
-            ledger = Ledger(run.folder.path / LEDGER_FILE, manifest=run.folder.manifest)
+            ledger = open_ledger(folder.path, folder.manifest, run.state.step)
             stack.push_async_callback(ledger.close)
-            if run.state.step > 0 and ledger.is_empty:
-                raise RecordError(
-                    f"{ledger.path}: is empty, but the checkpoint is of update {run.state.step}; "
-                    "restore it and what lies beside it from a copy"
-                )
-        scheduler = RolloutScheduler(
-            {
-                env_id: EnvPool(
-                    make_env,
-                    size=schedule.concurrency,
-                    isolation=runner.place,
-                    deadlines=schedule.deadlines,
-                    calls=calls,
-                )
-                for env_id, make_env in runner.make_env.items()
-            },
-            run.sampled,
-            selection,
-            schedule,
-            env_id=runner.env_id,
-            seed=config.run.seed,
-            version=run.state.step,
-            first_group=0 if ledger is not None else run.state.groups,
-            ledger=ledger,
+        source = await stack.enter_async_context(
+            open_source(
+                config,
+                run.runner,
+                run.selection,
+                run.sampled,
+                ledger=ledger,
+                version=run.state.step,
+                first_group=0 if ledger is not None else run.state.groups,
+            )
         )
-        await stack.enter_async_context(scheduler)
-        yield BatchSource(run, scheduler, selection)
+        yield _OwnBatches(run, source)
+
+
+def open_ledger(folder: Path, manifest: Manifest, version: int) -> Ledger:
+    """Return the ledger in ``folder`` for a run whose weights are at ``version``.
+
+    Args:
+        folder: Holds it, or will.
+        manifest: Of the folder.
+        version: Updates done.
+
+    Raises:
+        ConfigError: Another process has it open.
+        RecordError: It is damaged, or empty although there were updates.
+    """
+    ledger = Ledger(folder / LEDGER_FILE, manifest=manifest)
+    if version > 0 and ledger.is_empty:
+        ledger.abandon()
+        raise RecordError(
+            f"{ledger.path}: is empty, but the checkpoint is of update {version}; "
+            "restore it and what lies beside it from a copy"
+        )
+    return ledger
+
+
+@asynccontextmanager
+async def open_source(
+    config: TrainConfig,
+    runner: EpisodeRunner,
+    selection: DataSelection,
+    policy: Policy,
+    *,
+    ledger: Ledger | None,
+    version: int,
+    first_group: int = 0,
+    number: int = 0,
+) -> AsyncIterator[GroupSource]:
+    """Yield what the groups of a run come from, or those of one of its coordinators.
+
+    Args:
+        config: Of the run.
+        runner: Knows its environments.
+        selection: Chooses its tasks.
+        policy: Acts.
+        ledger: Accounts for the episodes; owned by the caller.
+        version: Version of the policy's weights now.
+        first_group: Running number of the first group.
+        number: Of the coordinator.
+    """
+    count = config.rollout.coordinators
+    schedule = config.rollout.share(number)
+    rounds = config.selection.filter.max_rounds + schedule.admission.staleness
+    recording = RecordingSelection(
+        selection, group_size=config.largest_group, most=rounds * schedule.groups_started
+    )
+    calls = calls_at_once(config.rollout.calls_at_once, among=count)
+    pools = {
+        env_id: EnvPool(
+            make_env,
+            size=schedule.concurrency,
+            isolation=runner.place,
+            deadlines=schedule.deadlines,
+            calls=calls,
+        )
+        for env_id, make_env in runner.make_env.items()
+    }
+    async with RolloutScheduler(
+        pools,
+        policy,
+        recording,
+        schedule,
+        env_id=runner.env_id,
+        seed=config.run.seed,
+        version=version,
+        first_group=first_group + number,
+        stride=count,
+        ledger=ledger,
+    ) as scheduler:
+        yield GroupSource(scheduler, recording)

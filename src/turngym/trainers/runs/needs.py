@@ -184,6 +184,8 @@ def _may_change(key: str, old: Any, new: Any) -> bool:
         return bool(new > old)
     if key == "rollout.timeout_s":
         return old is not None and (new is None or new > old)
+    if key == "rollout.coordinators":  # a run of an earlier version had one
+        return old is None and bool(new == 1)
     if key.startswith("rollout.workers."):
         return True
     if key.startswith("engine."):  # which servers sample decides nothing, but what they are does

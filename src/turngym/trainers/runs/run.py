@@ -116,6 +116,11 @@ class Run:
         )
         self.log = RunLog(config, folder, state)
 
+    @property
+    def engine(self) -> TrainableEngine:
+        """What samples, and gets the weights."""
+        return self._engine
+
     async def close(self, how: End = "failed") -> None:
         """Close what is open; trackers learn ``how`` the run ended. Safe to call twice."""
         await self._engine.close()

@@ -40,7 +40,7 @@ from turngym.records import (
     write_json,
     write_trajectories,
 )
-from turngym.rollouts.scheduler.ledger import LEDGER_FILE
+from turngym.rollouts.scheduler.ledger import LEDGER_FILE, PART_FOLDER
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.annotate_advantages import most_instructive
@@ -258,7 +258,9 @@ class RunFolder:
             "settings of now",
             self.path,
         )
-        for folder in (self.checkpoints, self.trajectories, *map(self.path.joinpath, _COPIES)):
+        parts = self.path.glob(f"{PART_FOLDER}*")
+        copies = map(self.path.joinpath, _COPIES)
+        for folder in (self.checkpoints, self.trajectories, *copies, *parts):
             shutil.rmtree(folder, ignore_errors=True)
         ledger = self.path.glob(f"{LEDGER_FILE}*")
         for file in (self.config, self.metrics, self.timings, self.manifest.file, *ledger):

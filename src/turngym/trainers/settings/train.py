@@ -149,6 +149,10 @@ class RolloutConfig(PlayConfig):
     """Calls that run at a time, to environments that wait for something outside; None for eight on
     each core, as is right for browsers, sandboxes and programs of this machine."""
 
+    coordinators: int = Field(default=1, ge=1, le=64)
+    """``overlap`` with servers: processes that play, each with an event loop, a ledger and its part
+    of the episodes, where one loop is not enough."""
+
     def schedule(self) -> SchedulerConfig:
         """Return these settings as the scheduler takes them: ``sync`` is in order, never stale."""
         shared = {name: getattr(self, name) for name in PlayConfig.model_fields}
@@ -159,6 +163,23 @@ class RolloutConfig(PlayConfig):
             admission |= {"pace": self.pace, "freshest": self.freshest}
         stale = "mask_stale" if is_sync else self.stale
         return SchedulerConfig.model_validate({**shared, "admission": admission, "stale": stale})
+
+    def share(self, number: int) -> SchedulerConfig:
+        """Return the settings of coordinator ``number``: its part of all that is counted."""
+        whole, count = self.schedule(), self.coordinators
+        if count == 1:
+            return whole
+        parts = {
+            "concurrency": (whole.concurrency + count - 1 - number) // count,
+            "groups_per_step": whole.groups_per_step // count,
+            "buffer_groups": whole.buffer_groups and max(1, whole.buffer_groups // count),
+            "keep_packed": max(1, whole.keep_packed // count),
+            "failures": {
+                "window": max(1, whole.failures.window // count),
+                "fraction": whole.failures.fraction,
+            },
+        }
+        return SchedulerConfig.model_validate({**whole.model_dump(), **parts})
 
 
 class EvaluationConfig(StrictModel):
@@ -395,6 +416,33 @@ class TrainConfig(StrictModel):
                 f"{rank} and learner.ranks=1, got {own} and {self.learner.ranks}; 0 gives them "
                 "merged weights"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _coordinators_fit(self) -> Self:
+        rollout, chosen, count = self.rollout, self.selection, self.rollout.coordinators
+        if count == 1:
+            return self
+        plain = {"sampler", "budget", "replay", "condition"}
+        wanted = {
+            "engine.type='vllm', servers that all can reach": self.engine.type == "vllm",
+            "rollout.mode='overlap'": rollout.mode == "overlap",
+            f"rollout.groups_per_step, a multiple of {count}": rollout.groups_per_step % count == 0,
+            f"rollout.concurrency of {count} or more": rollout.concurrency >= count,
+            "another rollout.isolation than 'ray'": rollout.isolation != "ray",
+            "a selection that does not adapt: sampler, budget, replay and condition as they are "
+            "by default": chosen.model_dump(include=plain)
+            == SelectionConfig().model_dump(include=plain),
+            "agent.reflection=0, since no other process has its lessons": not self.agent.reflection,
+            "run.opentelemetry=false": not self.run.opentelemetry,
+        }
+        missing = [what for what, is_there in wanted.items() if not is_there]
+        if missing:
+            raise ValueError(
+                f"rollout.coordinators={count} plays in {count} processes: wanted "
+                f"{'; and '.join(missing)}"
+            )
+        check_schedule(rollout.share(0), self.largest_group)
         return self
 
     @model_validator(mode="after")
