@@ -13,11 +13,18 @@ from typing import Any
 
 from turngym.errors import RecordError
 from turngym.records import Manifest
-from turngym.rollouts.scheduler.ledger import LEDGER_FILE, check_format, read_meta
+from turngym.rollouts.scheduler.ledger import (
+    LEDGER_FILE,
+    PART_FOLDER,
+    SHARE,
+    check_format,
+    read_meta,
+)
 from turngym.rollouts.scheduler.ledger_files import log_damage, log_of
 from turngym.rollouts.scheduler.packing import unpack_turn
 
 _MOST_PROBLEMS = 20
+_OTHERS = "SELECT COUNT(*) FROM groups WHERE id % ?2 <> ?1"
 _USED_STATES = ("applied", "checkpointed")
 TOKEN_PLACES = ("trained", "masked", "dropped", "retried", "lost", "open")
 
@@ -45,6 +52,10 @@ class AuditReport:
     """Dropped tokens by reason."""
     problems: list[str] = field(default_factory=list)
     num_problems: int = 0
+    share: str = "0/1"
+    """Number of the coordinator whose ledger it is, and how many there are."""
+    parts: tuple[Path, ...] = ()
+    """The ledgers that were added up, where there are several."""
 
     @property
     def is_clean(self) -> bool:
@@ -57,6 +68,18 @@ class AuditReport:
         parts = " + ".join(f"{self.tokens[place]} {place}" for place in TOKEN_PLACES)
         return f"{self.generated} generated = {parts}"
 
+    def add(self, part: AuditReport) -> None:
+        """Add what another ledger of the same run says; updates are in every one of them."""
+        self.parts += (part.path,)
+        self.lineages = max(self.lineages, part.lineages)
+        self.steps |= part.steps
+        for name in ("groups", "episodes", "drops", "tries", "tokens", "dropped_tokens"):
+            getattr(self, name).update(getattr(part, name))
+        self.generated += part.generated
+        for problem in part.problems:
+            self.blame(f"{part.path.parent.name}: {problem}")
+        self.num_problems += part.num_problems - len(part.problems)
+
     def blame(self, problem: str) -> None:
         """Note something that is wrong."""
         self.num_problems += 1
@@ -67,6 +90,7 @@ class AuditReport:
         """Return the report as JSON values."""
         return {
             "ledger": str(self.path),
+            **({"ledgers": [str(path) for path in self.parts]} if self.parts else {}),
             "clean": self.is_clean,
             "lineages": self.lineages,
             "steps": dict(self.steps),
@@ -81,23 +105,25 @@ class AuditReport:
         }
 
 
-def find_ledger(run: Path) -> Path:
-    """Return the ledger of a run folder, or ``run`` itself when it is a file.
+def find_ledgers(run: Path) -> list[Path]:
+    """Return the ledger of a run folder, or one of each coordinator; ``run`` itself if it is a file.
 
     Raises:
         RecordError: There is none.
     """
     path = run / LEDGER_FILE if run.is_dir() else run
-    if not path.is_file():
-        Manifest(path.parent).check(path)
-        raise RecordError(
-            f"{run}: holds no {LEDGER_FILE}; only runs that play ahead of the trainer keep one"
-        )
-    return path
+    if path.is_file():
+        return [path]
+    if parts := sorted(run.glob(f"{PART_FOLDER}*"), key=lambda folder: (len(folder.name), folder)):
+        return [path for part in parts for path in find_ledgers(part)]
+    Manifest(path.parent).check(path)
+    raise RecordError(
+        f"{run}: holds no {LEDGER_FILE}; only runs that play ahead of the trainer keep one"
+    )
 
 
 def audit(run: Path) -> AuditReport:
-    """Check every promise of the ledger of ``run`` from its rows alone.
+    """Check every promise of the ledger of ``run`` from its rows alone; of several, of all of them.
 
     - The packed turns are whole: their checksum holds, and they hold as many sampled tokens as
       their row says. Turns of a try are numbered without a gap; no try is newer than its episode's.
@@ -105,11 +131,24 @@ def audit(run: Path) -> AuditReport:
       used, others are not; dropped ones have a reason. Updates are numbered without a gap.
     - Tokens: generated = trained + masked + dropped + retried + lost + open, where ``open`` belongs
       to episodes whose fate is not decided.
+    - Of several ledgers none is missing, and each has groups of its own.
 
     Raises:
         RecordError: There is no ledger, or the file is something else.
     """
-    path = find_ledger(run)
+    paths = find_ledgers(run)
+    if len(paths) == 1 and paths[0].parent == (run if run.is_dir() else run.parent):
+        return _audit_file(paths[0])
+    whole = AuditReport(run)
+    for number, path in enumerate(paths):
+        part = _audit_file(path)
+        whole.add(part)
+        if part.share != (wanted := f"{number}/{len(paths)}"):
+            whole.blame(f"{path.parent.name}: is ledger {part.share}, wanted {wanted}")
+    return whole
+
+
+def _audit_file(path: Path) -> AuditReport:
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
             check_format(db, path)
@@ -136,6 +175,10 @@ def _check_files(report: AuditReport) -> None:
 
 
 def _audit(db: sqlite3.Connection, report: AuditReport) -> AuditReport:
+    report.share = read_meta(db, SHARE, report.share)
+    others = db.execute(_OTHERS, [int(part) for part in report.share.split("/")]).fetchone()[0]
+    if others:
+        report.blame(f"{others} groups are of other coordinators than {report.share}")
     report.lineages = int(read_meta(db, "lineage", "0")) + 1
     report.steps = _counted(db, "SELECT state, COUNT(*) FROM steps GROUP BY 1")
     report.groups = _counted(db, "SELECT state, COUNT(*) FROM groups GROUP BY 1")

@@ -38,6 +38,8 @@ LEDGER_FILE = "ledger.sqlite"
 """Name of the ledger in the folder of a run."""
 PART_FOLDER = "coordinator-"
 """With a number: folder of the ledger of one of several coordinators, below that of their run."""
+SHARE = "share"
+"""In a ledger: the number of its coordinator, and how many there are, as ``1/2``."""
 
 _RETRY_S = 1.0
 _FULL_CODES = ("full", "disk I/O error", "readonly")
@@ -270,6 +272,10 @@ class Ledger:
     def is_empty(self) -> bool:
         """Whether no group was ever entered; to be asked before the first write."""
         return self._db.execute("SELECT 1 FROM groups LIMIT 1").fetchone() is None
+
+    def mark_share(self, share: str) -> None:
+        """Enter whose ledger it is, as ``SHARE``."""
+        self._add((sql.SET_META, (SHARE, share)))
 
     def reading(self) -> sqlite3.Connection:
         """Return a connection of its own that sees what is committed."""

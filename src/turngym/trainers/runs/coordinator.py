@@ -314,6 +314,8 @@ class Coordinator:
         )
         async with await self._ledger() as ledger:
             ledger.kept = setup.kept
+            ledger.mark_share(f"{setup.number}/{rollout.coordinators}")
+            await ledger.flush()  # it is read next
             async with open_source(
                 config,
                 self._runner,

@@ -1,0 +1,143 @@
+"""A run in several processes that play: the tasks of one, nothing lost, whichever process dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from helpers.servers import servers_of_ours
+from helpers.signals import OVERLAPPED
+from helpers.train_process import stop_at
+from turngym.config import load_config, to_toml
+from turngym.rollouts.episode import group_specs
+from turngym.rollouts.scheduler.audit import AuditReport, audit, find_ledgers
+from turngym.rollouts.scheduler.groups import group_seed
+from turngym.rollouts.scheduler.ledger import task_from_json
+from turngym.trainers.loop import train
+from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.episode_runner import EpisodeRunner
+from turngym.trainers.runs.progress import Silent
+from turngym.trainers.settings.train import TrainConfig
+
+STEPS = 4
+SETTINGS: dict[str, Any] = {
+    **OVERLAPPED,
+    "env": {"id": "helpers.signals:SignalsEnv", "num_train_tasks": 24},
+    "engine": {"type": "vllm", "server": "turngym"},
+    "warm_start": {"episodes": 0},
+    "rollout": {**OVERLAPPED["rollout"], "coordinators": 2},
+    "evaluation": {"every": 100, "validation_tasks": 1, "held_out_tasks": 1},
+    "run": {"steps": STEPS, "checkpoint_every": 2, "tensorboard": False},
+}
+
+
+def coordinators() -> list[int]:
+    """Return the processes that this one started as coordinators."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (folder / "stat").read_text().rpartition(")")[2].split()
+            line = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(stat[1]) == os.getpid() and stat[0] != "Z" and b"spawn_main" in line:
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+class Killer(Silent):
+    """Kills one coordinator at each of some updates."""
+
+    def __init__(self, *updates: int) -> None:
+        self.updates, self.killed, self._phase = updates, 0, ""
+
+    def phase(self, name: str, total: int | None) -> None:
+        self._phase = name
+
+    def advance(self, done: int, metrics: Mapping[str, float]) -> None:
+        if self._phase == "reinforcement" and done in self.updates:
+            os.kill(coordinators()[done % 2], signal.SIGKILL)
+            self.killed += 1
+
+
+def sound(run: Path) -> AuditReport:
+    """Return the account of a run whose every update trained on whole groups, once."""
+    rows = [row for row in read_metrics(run / "metrics.jsonl") if "train/tokens" in row]
+    assert [row["step"] for row in rows] == list(range(STEPS))
+    assert all(row["lag/violations"] == 0 for row in rows)
+    assert all(0 <= row["train/policy_lag"] <= 2 for row in rows)
+    assert sum(row["rollout/unscored"] for row in rows) == 0
+    found = audit(run)
+    assert found.is_clean, found.problems
+    assert len(found.parts) == 2
+    assert found.steps == {"checkpointed": STEPS}
+    assert found.episodes["checkpointed"] == 16 * STEPS
+    assert not coordinators()
+    assert not servers_of_ours()
+    return found
+
+
+def check_groups(run: Path, config: TrainConfig) -> None:
+    """Compare task, seeds and place of all groups with those that one process gives them."""
+    runner = EpisodeRunner(config)
+    groups, size = config.rollout.groups_per_step, config.rollout.group_size
+    steps: dict[int, list[int]] = {}
+    for number, path in enumerate(find_ledgers(run)):
+        with sqlite3.connect(path) as db:
+            for index, text, env_seed in db.execute("SELECT id, task, env_seed FROM groups"):
+                assert index % 2 == number
+                task = runner.pool.task(index % 23)
+                specs = group_specs(
+                    runner.env_id,
+                    task,
+                    seed=group_seed(config.run.seed, index, groups),
+                    group_size=size,
+                )
+                assert task_from_json(text) == task
+                assert env_seed == specs[0].env_seed
+                tries = "SELECT policy_seed FROM tries WHERE grp = ? AND retry = 0 ORDER BY member"
+                seeds = [seed for (seed,) in db.execute(tries, (index,))]
+                assert seeds == [spec.policy_seed for spec in specs][: len(seeds)]
+            for step, index in db.execute("SELECT DISTINCT step, grp FROM uses"):
+                steps.setdefault(step, []).append(index)
+    runner.close()
+    assert {len(found) for found in steps.values()} == {groups}
+
+
+def test_two_coordinators_play_the_groups_of_one(tmp_path: Path) -> None:
+    config = load_config(TrainConfig, [SETTINGS, "rollout.admission=in_order"])
+    result = train(config, tmp_path)
+    assert result.faults == 0
+    assert sound(tmp_path).lineages == 1
+    check_groups(tmp_path, config)
+    last = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "train/tokens" in row][-1]
+    assert last["sched/episodes"] >= 16 * STEPS
+    assert last["sched/version"] == STEPS - 1
+    assert last["group/trained"] == 4 * (STEPS - 1)  # whose weights were published
+
+
+def test_a_coordinator_that_is_killed_resumes_its_ledger(tmp_path: Path) -> None:
+    killer = Killer(1, 2)
+    result = train(load_config(TrainConfig, [SETTINGS]), tmp_path, progress=killer)
+    assert killer.killed == 2
+    assert result.faults == 0
+    assert sound(tmp_path).lineages == 2
+
+
+def test_a_run_is_resumed_by_the_same_command(tmp_path: Path) -> None:
+    config = load_config(TrainConfig, [SETTINGS])
+    file, out = tmp_path / "run.toml", tmp_path / "run"
+    file.write_text(to_toml(config))
+    for line, number in (("reinforcement 2", signal.SIGKILL), ("reinforcement 3", signal.SIGINT)):
+        began = time.monotonic()
+        done = stop_at(out, [str(file)], line=line, number=number)
+        assert done.returncode != 0
+        assert time.monotonic() - began < 60  # nothing that it started holds its output open
+        assert audit(out).is_clean
+    assert train(config, out).updates == STEPS
+    assert sound(out).lineages == 3
