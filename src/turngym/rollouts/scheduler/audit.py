@@ -106,7 +106,7 @@ class AuditReport:
 
 
 def find_ledgers(run: Path) -> list[Path]:
-    """Return the ledger of a run folder, or one of each coordinator; ``run`` itself if it is a file.
+    """Return the ledger of a run folder, or those of its coordinators; or the file ``run`` itself.
 
     Raises:
         RecordError: There is none.

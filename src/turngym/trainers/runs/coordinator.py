@@ -32,8 +32,8 @@ from turngym.rollouts.scheduler.groups import ReadyGroup
 from turngym.rollouts.scheduler.ledger import PART_FOLDER, Ledger
 from turngym.rollouts.scheduler.packing import StoredGroup, fetch, store
 from turngym.seeding import derive_seed
-from turngym.trainers.runs.batch_source import GroupSource, Taken, open_ledger, open_source
 from turngym.trainers.runs.episode_runner import EpisodeRunner
+from turngym.trainers.runs.group_source import GroupSource, Taken, open_ledger, open_source
 from turngym.trainers.selection.policy import DataSelection
 from turngym.trainers.settings.train import TrainConfig
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.vllm.children import Child, RayChild
-from turngym.agents.engine.vllm.replica import Replica, ReplicaError
-from turngym.agents.engine.vllm.weights import Publication
+from turngym.agents.engine.vllm.replica import Publication, Replica, ReplicaError
 from turngym.errors import EnginesLost, PolicyFault
 
 logger = logging.getLogger(__name__)

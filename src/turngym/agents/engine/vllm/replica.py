@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.protocol import Sampling
-from turngym.agents.engine.vllm.weights import Publication
 from turngym.errors import PolicyFault
 from turngym.plugins import import_extra
 
@@ -46,6 +45,29 @@ class ConnectionLost(ReplicaError):
 
 class RequestRefused(ReplicaError):
     """A server refuses a request for what it is; another one would, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """Weights that servers are to sample with."""
+
+    label: str
+    """What servers call them; unlike that of any other publication of any run."""
+    version: int
+    file: str
+    """Below the folder."""
+    adapters: str = ""
+    """The folder of ``file`` where it holds adapters alone; else empty."""
+    probe: tuple[int, ...]
+    expected: NDArray[np.float32]
+    """Log-probs of the probe's tokens under these weights, from the second on, [P - 1]; of adapters
+    those of every token after each of the longest beginnings of the probe, [K, V]."""
+
+
+def version_of(label: str, run: str) -> int | None:
+    """Return the version of the weights that ``run`` labelled so; None for those of others."""
+    parts = label.split(".")
+    return int(parts[2]) if len(parts) == 3 and parts[0] == run else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,14 @@ import numpy as np
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.protocol import EngineStats, Generation, OnToken, Sampling, one_less
 from turngym.agents.engine.vllm.fleet import Member, favoured
-from turngym.agents.engine.vllm.replica import ConnectionLost, Replica, ReplicaError, Sampled
-from turngym.agents.engine.vllm.weights import Publication, version_of
+from turngym.agents.engine.vllm.replica import (
+    ConnectionLost,
+    Publication,
+    Replica,
+    ReplicaError,
+    Sampled,
+    version_of,
+)
 from turngym.agents.policy import ContextOverflow
 from turngym.errors import ConfigError, EnginesLost, PolicyFault
 from turngym.seeding import derive_seed

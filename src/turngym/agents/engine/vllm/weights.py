@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.models import LORA_SCALE, save_model_dir
+from turngym.agents.engine.vllm.replica import Publication
 from turngym.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,29 +32,6 @@ _SHARED_MEMORY = Path("/dev/shm")
 _PREFIX, _LOCK = "turngym-weights-", "lock"
 _ADAPTED, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 """How ``peft`` names adapters on the disk."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
-    """Weights that servers are to sample with."""
-
-    label: str
-    """What servers call them; unlike that of any other publication of any run."""
-    version: int
-    file: str
-    """Below the folder."""
-    adapters: str = ""
-    """The folder of ``file`` where it holds adapters alone; else empty."""
-    probe: tuple[int, ...]
-    expected: NDArray[np.float32]
-    """Log-probs of the probe's tokens under these weights, from the second on, [P - 1]; of adapters
-    those of every token after each of the longest beginnings of the probe, [K, V]."""
-
-
-def version_of(label: str, run: str) -> int | None:
-    """Return the version of the weights that ``run`` labelled so; None for those of others."""
-    parts = label.split(".")
-    return int(parts[2]) if len(parts) == 3 and parts[0] == run else None
 
 
 class Handover:
