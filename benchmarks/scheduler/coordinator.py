@@ -4,6 +4,7 @@
     coordinator.py --json                the same as JSON
     coordinator.py --write               also results/coordinator.json and docs/scheduler.md
     coordinator.py --ledger off --episodes 1000 --replicas 2 --turns 20
+    coordinator.py --processes 2         one process beside two that share everything (split.py)
 
 All that a real run goes through is real: the scheduler, the pool, the episode loop, the chat agent
 with its template and tokenizer, an awaited environment with ``EpisodeCore``, token ids, log-probs
@@ -198,7 +199,7 @@ def make_policy(replicas: int) -> tuple[ChatAgent[EngineModel[SimFleet]], SimFle
     return ChatAgent(EngineModel(fleet, renderer, sampling=Sampling())), fleet
 
 
-def _warm_up(options: argparse.Namespace) -> int:
+def warm_up(options: argparse.Namespace) -> int:
     """Return the turns after which slots were filled again and updates have trained."""
     return int(1.5 * options.episodes * options.turns)
 
@@ -231,7 +232,7 @@ async def play_scheduled(
 
         trainer = asyncio.create_task(train())
         with sampler.running() if sampler is not None else nullcontext():
-            await windows.watch(lambda: scheduler.stats.turns, after=_warm_up(options))
+            await windows.watch(lambda: scheduler.stats.turns, after=warm_up(options))
         found = scheduler.metrics()
         trainer.cancel()
         await asyncio.wait({trainer})
@@ -310,7 +311,7 @@ def measure_plain(options: argparse.Namespace, *, replicas_only: bool) -> Number
     async def run() -> None:
         play: Callable[[int], Coroutine[Any, Any, None]] = requests if replicas_only else episodes
         tasks = [asyncio.create_task(play(number)) for number in range(options.episodes)]
-        await windows.watch(lambda: done, after=_warm_up(options))
+        await windows.watch(lambda: done, after=warm_up(options))
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -388,10 +389,18 @@ def main() -> None:
     parser.add_argument("--ledger", choices=("on", "off"), default="on")
     parser.add_argument("--windows", type=int, default=7)
     parser.add_argument("--window-s", type=float, default=3.0)
+    parser.add_argument("--processes", type=int, default=1, help="coordinators, beside one")
     parser.add_argument("--folder", default=None, help="where the ledger is written")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
+    if options.processes > 1:
+        from split import measure_split
+        from split import table as split_table
+
+        both = [measure(options, sampled=False), measure_split(options)]
+        print(json.dumps(both, indent=2) if options.json else split_table(both))
+        sys.exit(0 if all(one["audit"]["right"] for one in both) else 1)
     found = run(options)
     if options.json:
         print(json.dumps(found, indent=2))

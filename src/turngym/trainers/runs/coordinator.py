@@ -12,6 +12,7 @@ import pickle
 import signal
 import socket
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -327,7 +328,7 @@ class Coordinator:
             ) as source:
                 self._channel.send(Resumed())
                 while True:
-                    await self._obey(await self._orders.get(), source)
+                    await obey(await self._orders.get(), source, self._channel, self._orders.get)
 
     async def _ledger(self) -> Ledger:
         """Return its ledger, as soon as a process that was killed has let go of it."""
@@ -342,15 +343,28 @@ class Coordinator:
                     raise
                 await asyncio.sleep(_LOOK_S)
 
-    async def _obey(self, order: object, source: GroupSource) -> None:
-        scheduler = source.scheduler
-        match order:
-            case Take():
-                self._channel.send(PackedTaken.of(await source.take()))
-            case Publish():
-                async with scheduler.publishing(order.version):
-                    self._channel.send(Held())
-                    answer = await self._orders.get()
-                    assert isinstance(answer, Published)
-            case Checkpointed():
-                scheduler.mark_checkpointed(order.version)
+
+async def obey(
+    order: object,
+    source: GroupSource,
+    channel: Channel,
+    following: Callable[[], Awaitable[object]],
+) -> None:
+    """Do what the main process says.
+
+    Args:
+        order: One of its messages.
+        source: Of the coordinator.
+        channel: To the main process.
+        following: Waits for the next order.
+    """
+    match order:
+        case Take():
+            channel.send(PackedTaken.of(await source.take()))
+        case Publish():
+            async with source.scheduler.publishing(order.version):
+                channel.send(Held())
+                answer = await following()
+                assert isinstance(answer, Published)
+        case Checkpointed():
+            source.scheduler.mark_checkpointed(order.version)
