@@ -51,17 +51,19 @@ def coordinators() -> list[int]:
 
 
 class Killer(Silent):
-    """Kills one coordinator at each of some updates."""
+    """Sends ``numbers`` to one coordinator at each of some updates."""
 
-    def __init__(self, *updates: int) -> None:
+    def __init__(self, *updates: int, numbers: tuple[int, ...] = (signal.SIGKILL,)) -> None:
         self.updates, self.killed, self._phase = updates, 0, ""
+        self.numbers = numbers
 
     def phase(self, name: str, total: int | None) -> None:
         self._phase = name
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
         if self._phase == "reinforcement" and done in self.updates:
-            os.kill(coordinators()[done % 2], signal.SIGKILL)
+            for number in self.numbers:
+                os.kill(coordinators()[done % 2], number)
             self.killed += 1
 
 
@@ -111,9 +113,11 @@ def check_groups(run: Path, config: TrainConfig) -> None:
 
 def test_two_coordinators_play_the_groups_of_one(tmp_path: Path) -> None:
     config = load_config(TrainConfig, [SETTINGS, "rollout.admission=in_order"])
-    result = train(config, tmp_path)
+    keys = Killer(1, 2, numbers=(signal.SIGINT, signal.SIGTERM))  # as Ctrl-C sends them to all
+    result = train(config, tmp_path, progress=keys)
+    assert keys.killed == 2
     assert result.faults == 0
-    assert sound(tmp_path).lineages == 1
+    assert sound(tmp_path).lineages == 1  # only the main process ends a coordinator
     check_groups(tmp_path, config)
     last = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "train/tokens" in row][-1]
     assert last["sched/episodes"] >= 16 * STEPS

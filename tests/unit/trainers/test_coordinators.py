@@ -9,6 +9,8 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -240,29 +242,35 @@ def test_audit_misses_a_ledger_that_is_gone(tmp_path: Path) -> None:
     assert audit(run).problems == ["coordinator-0: is ledger 0/2, wanted 0/1"]
 
 
-async def play(path: Path, version: int, kept: int | None, updates: int) -> list[Batch]:
-    """Take ``updates`` batches from a ledger and publish after all but the last one."""
-    run = scenario()
+@asynccontextmanager
+async def opened(ledger: Ledger, version: int) -> AsyncIterator[tuple[RolloutScheduler, SimEngine]]:
+    """Yield the second of two coordinators at ``version``, and its engine."""
+    profile, engine = scenario().profile, SimEngine()
+    engine.version = version
     config = SchedulerConfig(
         concurrency=12, groups_per_step=3, admission=Capacity(staleness=1), watchdog_s=None
     )
-    engine = SimEngine()
-    engine.version = version
+    async with RolloutScheduler(
+        EnvPool(lambda: SimEnv(profile), size=12),
+        SimPolicy(engine, profile),
+        UniformSelection(lambda n: procedural_task("simulated", "train", n), group_size=4),
+        config,
+        env_id="turngym/Simulated-v0",
+        seed=0,
+        version=version,
+        first_group=1,
+        stride=2,
+        ledger=ledger,
+    ) as scheduler:
+        yield scheduler, engine
+
+
+async def play(path: Path, version: int, kept: int | None, updates: int) -> list[Batch]:
+    """Take ``updates`` batches from a ledger and publish after all but the last one."""
     found: list[Batch] = []
     async with Ledger(path, threaded=False) as ledger:
         ledger.kept = kept
-        async with RolloutScheduler(
-            EnvPool(lambda: SimEnv(run.profile), size=12),
-            SimPolicy(engine, run.profile),
-            UniformSelection(lambda n: procedural_task("simulated", "train", n), group_size=4),
-            config,
-            env_id="turngym/Simulated-v0",
-            seed=0,
-            version=version,
-            first_group=1,
-            stride=2,
-            ledger=ledger,
-        ) as scheduler:
+        async with opened(ledger, version) as (scheduler, engine):
             while len(found) < updates:
                 if found:
                     engine.version = scheduler.version + 1
@@ -295,3 +303,22 @@ def test_a_coordinator_that_died_alone_keeps_what_a_later_crash_takes_back(tmp_p
     )  # the whole run is killed, and its weights are lost
     assert numbers(back) == [*numbers(first), numbers(again)[1]]
     assert all(batch.replayed for batch in back)
+
+
+def test_an_update_of_no_group_leaves_no_gap(tmp_path: Path) -> None:
+    """A part of the groups may all be dropped by a filter, while others of the step are there."""
+    path = tmp_path / "ledger.sqlite"
+
+    async def begin() -> None:
+        async with (
+            Ledger(path, threaded=False) as ledger,
+            opened(ledger, 0) as (scheduler, engine),
+        ):
+            await scheduler.publish(1)
+            engine.version = 1
+            assert await scheduler.take() is not None
+
+    run_virtually(begin())
+    assert audit(path).is_clean, audit(path).problems
+    assert audit(path).steps == {"applied": 1, "reserved": 1}
+    assert run_virtually(play(path, 0, None, 2))[0].groups == ()

@@ -58,8 +58,7 @@ _COLLECT_AFTER = (10_000, 10, 10)
 class RolloutScheduler:
     """Plays groups of episodes while a trainer consumes them.
 
-    Lives inside one ``async with`` block of one event loop. ``take`` and ``publish`` alternate;
-    they are called by one consumer.
+    Lives in one ``async with`` block of one event loop. One consumer calls ``take``, ``publish``.
 
     Args:
         pool: Lends the environments; opened and closed by the scheduler. Several by environment id
@@ -123,7 +122,7 @@ class RolloutScheduler:
         """Running number of the next group."""
         self._on_episode = on_episode
         self._keep_picture = keep_picture
-        self._exhausted = self._blocked = False
+        self._is_open = self._is_taking = self._exhausted = self._blocked = False
         self._held = 0
         """Reasons to begin nothing: weights are being loaded, evaluation, a full disk."""
         self._trained_since: float | None = None
@@ -131,7 +130,6 @@ class RolloutScheduler:
         self._waiter: asyncio.Future[None] | None = None
         self._recovery: Recovery | None = None
         self._watchdog: Watchdog | None = None
-        self._is_open = self._is_taking = False
 
     # Life.
 
@@ -273,7 +271,9 @@ class RolloutScheduler:
         if version != self.version + 1:
             raise ValueError(f"publish: version {version} does not follow {self.version}")
         self._note_training()
-        if self._ledger is not None and self._buffer.taken:
+        if self._ledger is not None:
+            if not self._buffer.taken:  # an update of no group is one, too
+                self._ledger.reserve(self.version, [])
             self._ledger.apply(self.version)
         holds = self.config.interruption != "continue_partial"
         self._held += holds
