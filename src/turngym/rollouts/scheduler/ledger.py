@@ -74,8 +74,8 @@ class Ledger:
         self.queued = 0
         """Number of the last operation."""
         self.kept: int | None = None
-        """The newest version that is in a checkpoint, where a trainer of a newer one lives on that
-        no crash has taken weights from; None where the version it resumes at is that."""
+        """The newest version that is in a checkpoint, where the trainer and its newer weights live
+        on; None where what is resumed is a checkpoint. To be set before a scheduler is opened."""
         self.trouble: str | None = None
         """Why nothing can be written at the moment."""
         self.on_trouble: Callable[[str | None], None] | None = None
