@@ -143,10 +143,10 @@ async def _measure(options: argparse.Namespace, folder: Path) -> Numbers:
     listening = [asyncio.create_task(listen(number)) for number in range(count)]
     version, before = 0, (time.perf_counter(), time.process_time())
     while len(results) < count:  # a process that is done plays on beside the others
-        for part in await say(Take()):
+        for part in await say(Take(serial=version)):
             await asyncio.to_thread(PackedTaken.unpack, part)
         version += 1
-        await say(Publish(version=version))
+        await say(Publish(serial=version, version=version))
         await say(Published(), answered=False)
         await say(Checkpointed(version=version), answered=False)
     wall, own = time.perf_counter() - before[0], time.process_time() - before[1]

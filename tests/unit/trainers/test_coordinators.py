@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import re
 import shutil
@@ -32,8 +33,9 @@ from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.rollouts.simulation.simulate import SimEngine, SimEnv, SimPolicy, run_virtually
 from turngym.tasks.base import procedural_task
+from turngym.trainers.runs import coordinators
 from turngym.trainers.runs.batch_source import joined
-from turngym.trainers.runs.coordinator import PackedTaken
+from turngym.trainers.runs.coordinator import Failed, Held, PackedTaken, Take
 from turngym.trainers.runs.group_source import Taken
 from turngym.trainers.runs.needs import check_change
 from turngym.trainers.settings.train import TrainConfig
@@ -139,7 +141,7 @@ def test_a_coordinator_imports_no_torch() -> None:
 
 def run_of() -> Any:
     config = load_config(TrainConfig, [TWO])
-    return SimpleNamespace(config=config, state=SimpleNamespace(groups=0))
+    return SimpleNamespace(config=config, state=SimpleNamespace(groups=0, step=0))
 
 
 async def test_an_update_takes_groups_in_the_order_of_their_numbers() -> None:
@@ -158,12 +160,53 @@ async def test_an_update_takes_groups_in_the_order_of_their_numbers() -> None:
 
 def test_what_is_sent_comes_back_as_it_was() -> None:
     sent = taken(0, 2)
-    found = pickle.loads(pickle.dumps(PackedTaken.of(sent))).unpack()
+    found = pickle.loads(pickle.dumps(PackedTaken.of(sent, serial=1))).unpack()
     assert found.groups == sent.groups
     assert found.played == sent.played
     same = zip(found.groups, found.played, strict=True)
     assert all(a.trajectories[0] is b.trajectories[0] for a, b in same)
     assert replace(found, stats=sent.stats) == sent
+
+
+class Handle(coordinators._Child):
+    """A coordinator without a process; the test answers for it."""
+
+    async def _tend(self) -> None:
+        self.said: list[object] = []
+
+    def send(self, message: object) -> None:
+        self.said.append(message)
+
+
+async def test_a_late_answer_of_a_process_that_died_is_none_to_a_new_order() -> None:
+    run: Any = run_of()
+    handle = Handle(run, run, 0)
+    asked = asyncio.create_task(handle.take())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    [order] = handle.said
+    assert order == Take(serial=1)
+    first = PackedTaken.of(taken(0), serial=1)
+    handle._hear(first)
+    assert await asked is first
+    held = asyncio.create_task(handle.hold(1))
+    await asyncio.sleep(0)
+    handle._hear(Held(serial=2))
+    await held
+    # It dies now, and the next process is asked both again, when the version has been published.
+    handle.published(1)
+    handle._hear(first)
+    asked = asyncio.create_task(handle.take())
+    await asyncio.sleep(0)
+    handle._hear(Held(serial=2))
+    await asyncio.sleep(0)
+    assert not asked.done()
+    second = PackedTaken.of(taken(2), serial=3)
+    handle._hear(second)
+    assert await asked is second
+    handle._hear(Failed(error=TrainingError("too many faults")))
+    with pytest.raises(TrainingError, match="too many faults"):
+        await handle.take()
 
 
 def test_metrics_of_several_are_those_of_one() -> None:

@@ -59,11 +59,15 @@ CLOSE_S = 40.0
 class Take:
     """Answer with a ``PackedTaken``: the groups of the next update."""
 
+    serial: int
+    """Of the order; its answer repeats it, so that a late one is never taken for another."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
     """Weights are being published: answer with ``Held`` as soon as they may be loaded."""
 
+    serial: int
     version: int
 
 
@@ -91,6 +95,8 @@ class Resumed:
 class Held:
     """Weights may be loaded."""
 
+    serial: int
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspected:
@@ -111,15 +117,17 @@ class Failed:
 class PackedTaken:
     """A ``Taken`` as it is sent: its turns as the bytes that the ledger has."""
 
+    serial: int
     rest: Taken
     groups: tuple[StoredGroup, ...]
     extra: tuple[StoredGroup, ...]
     played: tuple[StoredGroup, ...]
 
     @classmethod
-    def of(cls, taken: Taken) -> PackedTaken:
-        """Return ``taken`` packed."""
+    def of(cls, taken: Taken, *, serial: int) -> PackedTaken:
+        """Return ``taken`` packed, as the answer to order ``serial``."""
         return cls(
+            serial=serial,
             rest=replace(taken, groups=(), extra=(), played=()),
             groups=_packed(taken.groups),
             extra=_packed(taken.extra),
@@ -360,10 +368,10 @@ async def obey(
     """
     match order:
         case Take():
-            channel.send(PackedTaken.of(await source.take()))
+            channel.send(PackedTaken.of(await source.take(), serial=order.serial))
         case Publish():
             async with source.scheduler.publishing(order.version):
-                channel.send(Held())
+                channel.send(Held(serial=order.serial))
                 answer = await following()
                 assert isinstance(answer, Published)
         case Checkpointed():

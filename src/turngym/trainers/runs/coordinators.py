@@ -30,6 +30,7 @@ from turngym.trainers.runs.coordinator import (
     Channel,
     Checkpointed,
     Failed,
+    Held,
     PackedTaken,
     Publish,
     Published,
@@ -71,14 +72,14 @@ class SplitBatches:
         Raises:
             TrainingError: A coordinator failed, or one has nothing left to play.
         """
-        found = await asyncio.gather(*(child.ask(Take()) for child in self._children))
-        parts = await asyncio.to_thread(lambda: [PackedTaken.unpack(one) for one in found])
+        found = await asyncio.gather(*(child.take() for child in self._children))
+        parts = await asyncio.to_thread(lambda: [one.unpack() for one in found])
         return joined(self._run, step, parts)
 
     @asynccontextmanager
     async def publishing(self, version: int) -> AsyncIterator[None]:
         """Return the context in which the weights of ``version`` are put into the engine."""
-        await asyncio.gather(*(child.ask(Publish(version=version)) for child in self._children))
+        await asyncio.gather(*(child.hold(version) for child in self._children))
         yield
         for child in self._children:
             child.published(version)
@@ -110,7 +111,8 @@ class _Child:
         """Whether its ledger knows of no weights that are lost."""
         self._orders: list[Take | Publish] = []
         """Since the last version; a new process gets all of them again."""
-        self._answers: list[Any] = []  # messages of several types
+        self._serial = 0
+        self._answers: dict[int, PackedTaken | Held] = {}
         self._deaths = 0
         self._failure: BaseException | None = None
         self._channel: Channel | None = None
@@ -118,26 +120,39 @@ class _Child:
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._tend())
 
-    async def ask(self, order: Take | Publish) -> Any:  # the message that answers it
-        """Give an order and return its answer, from another process if this one dies.
+    async def take(self) -> PackedTaken:
+        """Return its part of the next update.
 
         Raises:
             TrainingError: It cannot go on.
         """
-        self._orders.append(order)
-        place = len(self._orders)
-        self.send(order)
-        while len(self._answers) < place:
-            if self._failure is not None:
-                raise self._failure
-            await self._changed.wait()
-        return self._answers[place - 1]
+        found: PackedTaken = await self._answered(Take(serial=self._next()))
+        return found
+
+    async def hold(self, version: int) -> None:
+        """Wait until it has weights of ``version`` loaded; errors as in ``take``."""
+        await self._answered(Publish(serial=self._next(), version=version))
 
     def published(self, version: int) -> None:
         """Let it go on with the weights of ``version``."""
         self._version, self._deaths = version, 0
-        self._orders, self._answers = [], []
+        self._orders.clear()
+        self._answers.clear()
         self.send(Published())
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    async def _answered(self, order: Take | Publish) -> Any:  # the message that answers it
+        """Give an order and return its answer, from another process if this one dies."""
+        self._orders.append(order)
+        self.send(order)
+        while (answer := self._answers.pop(order.serial, None)) is None:
+            if self._failure is not None:
+                raise self._failure
+            await self._changed.wait()
+        return answer
 
     def mark_checkpointed(self, version: int) -> None:
         """Have it note that the weights of ``version`` are in a checkpoint."""
@@ -193,7 +208,7 @@ class _Child:
         channel = await Channel.of(ours)
         with theirs:  # from here to the next wait nothing can change what it is started with
             self._process = process = self._start(theirs)
-        self._channel, self._answers = channel, []
+        self._channel = channel
         for message in (self._engine.view(), *self._orders):
             channel.send(message)
         try:
@@ -240,6 +255,6 @@ class _Child:
                 self._engine.suspect(message.number, message.error)
             case Failed():
                 self._fail(message.error)
-            case _:
-                self._answers.append(message)
+            case PackedTaken() | Held():
+                self._answers = {message.serial: message}  # of earlier orders none is waited for
                 self._wake()
