@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from helpers.servers import servers_of_ours
 from helpers.signals import OVERLAPPED
 from helpers.train_process import stop_at
@@ -111,6 +113,7 @@ def check_groups(run: Path, config: TrainConfig) -> None:
     assert {len(found) for found in steps.values()} == {groups}
 
 
+@pytest.mark.slow
 def test_two_coordinators_play_the_groups_of_one(tmp_path: Path) -> None:
     config = load_config(TrainConfig, [SETTINGS, "rollout.admission=in_order"])
     keys = Killer(1, 2, numbers=(signal.SIGINT, signal.SIGTERM))  # as Ctrl-C sends them to all
@@ -125,6 +128,7 @@ def test_two_coordinators_play_the_groups_of_one(tmp_path: Path) -> None:
     assert last["group/trained"] == 4 * (STEPS - 1)  # whose weights were published
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_is_killed_resumes_its_ledger(tmp_path: Path) -> None:
     killer = Killer(1, 2)
     result = train(load_config(TrainConfig, [SETTINGS]), tmp_path, progress=killer)
@@ -133,6 +137,7 @@ def test_a_coordinator_that_is_killed_resumes_its_ledger(tmp_path: Path) -> None
     assert sound(tmp_path).lineages == 2
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_by_the_same_command(tmp_path: Path) -> None:
     config = load_config(TrainConfig, [SETTINGS])
     file, out = tmp_path / "run.toml", tmp_path / "run"
