@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
     "env": {"id": "helpers.signals:SignalsEnv", "num_train_tasks": 24},
     "engine": {"type": "vllm", "server": "turngym"},
     "warm_start": {"episodes": 0},
-    "rollout": {**OVERLAPPED["rollout"], "coordinators": 2},
+    "rollout": {**OVERLAPPED["rollout"], "admission": "in_order", "coordinators": 2},
     "evaluation": {"every": 100, "validation_tasks": 1, "held_out_tasks": 1},
     "run": {"steps": STEPS, "checkpoint_every": 2, "tensorboard": False},
 }
@@ -115,7 +115,7 @@ def check_groups(run: Path, config: TrainConfig) -> None:
 
 @pytest.mark.slow
 def test_two_coordinators_play_the_groups_of_one(tmp_path: Path) -> None:
-    config = load_config(TrainConfig, [SETTINGS, "rollout.admission=in_order"])
+    config = load_config(TrainConfig, [SETTINGS])
     keys = Killer(1, 2, numbers=(signal.SIGINT, signal.SIGTERM))  # as Ctrl-C sends them to all
     result = train(config, tmp_path, progress=keys)
     assert keys.killed == 2
