@@ -24,12 +24,15 @@ from ours import (
     archer_actor,
     archer_critic,
     archer_polyak,
+    best_of_n,
     coarse,
     coarse_without_zeros,
     divergence,
     group_credit,
     loss,
+    offline_archer_critic,
     spa_estimator,
+    sweet_critic,
     token_credit,
     turn_credit,
 )
@@ -195,6 +198,18 @@ CREDIT = [
     _same("archer, critic: loss and gradient", "archer_critic", archer_critic),
     _same("archer, policy: loss and gradient", "archer_actor", archer_actor),
     _same("archer, target critic", "archer_polyak", archer_polyak),
+    _same(
+        "offline_archer, critic: loss and gradient", "offline_archer_critic", offline_archer_critic
+    ),
+    _same("digi_q, which candidate is imitated", "digi_q", best_of_n),
+    Comparison(
+        method="sweet, critic: loss and gradient",
+        vectors="sweet_critic",
+        ours=sweet_critic(),
+        reason="the code ranks by means over an attempt's tokens, the paper by sums over turns",
+        setting="`rewards.1.objective=token_mean`",
+        explained=sweet_critic("rewards.1.objective=token_mean"),
+    ),
     _same("spa, estimator: loss and gradient", "spa_estimator", spa_estimator),
 ]
 

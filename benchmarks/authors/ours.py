@@ -23,9 +23,21 @@ from turngym.trainers.credit.critics.gae import (
     on_last_token,
     scale_tokens,
 )
-from turngym.trainers.credit.critics.utterance_critic import critic_loss, polyak, q_targets
+from turngym.trainers.credit.critics.off_policy import choose_best
+from turngym.trainers.credit.critics.utterance_critic import (
+    CriticValues,
+    critic_loss,
+    expectile_loss,
+    polyak,
+    q_targets,
+)
 from turngym.trainers.credit.group.group_relative import turn_advantages
 from turngym.trainers.credit.sources.learned import Row
+from turngym.trainers.credit.sources.privileged import (
+    pair_example,
+    pair_weights,
+    ranking_loss,
+)
 from turngym.trainers.credit.sources.progress import last_tokens, squared_error
 from turngym.trainers.credit.sources.reward_sources import EXPERT_MATCH, RewardSources
 from turngym.trainers.losses.corrections import (
@@ -43,8 +55,9 @@ from turngym.trainers.losses.policy_loss import (
 from turngym.trainers.losses.surrogates import SurrogateInputs, flat, sequence_ids, unflat
 from turngym.trainers.samples import FloatArray, TrainingSample
 from turngym.trainers.settings.algo import AlgoConfig
-from turngym.trainers.settings.group import Archer, Gae, GroupRelative
+from turngym.trainers.settings.group import Archer, BestOfN, Gae, GroupRelative
 from turngym.trainers.settings.loss import KlEstimator, LossConfig, RegularizerConfig
+from turngym.trainers.settings.rewards import Privileged
 from turngym.trainers.settings.train import TrainConfig
 from turngym.types import Message, StopReason, TokenSpan, Trajectory, TrajectoryGroup, Turn
 
@@ -360,18 +373,77 @@ def archer_polyak(case: Case) -> FloatArray:
     return np.concatenate([weights.detach().numpy().ravel() for weights in target])
 
 
+def offline_archer_critic(case: Case) -> FloatArray:
+    """Return the critic's loss, then its gradients by Q and V of both twins."""
+    config = preset("offline_archer").advantage
+    assert isinstance(config, Archer)
+    rewards_K, ends_K, next_v_2K = _tensors(case, "rewards", "ends", "next_v")
+    pessimistic, gamma = config.critic.pessimistic_targets, config.critic.gamma
+    targets_2K = q_targets(rewards_K, ends_K > 0, next_v_2K, gamma=gamma, pessimistic=pessimistic)
+    q_2K, v_2K, v_targets_2K = _tensors(case, "q", "v", "target_q")
+    v_losses = expectile_loss(v_targets_2K - v_2K.requires_grad_(), config.expectile)
+    q_losses = (q_2K.requires_grad_() - targets_2K).square().mean(dim=1)
+    total = q_losses.sum() + v_losses.sum()
+    total.backward()  # type: ignore[no-untyped-call]
+    return _with_gradients(total, q_2K, v_2K)
+
+
+def best_of_n(case: Case) -> FloatArray:
+    """Return which candidate is imitated at each state, -1 for none."""
+    config = preset("digi_q").advantage
+    assert isinstance(config, BestOfN)
+    q_2KN, v_2K = np.array(case["q"]), np.array(case["v"])
+    v_2KN = np.broadcast_to(v_2K[:, :, None], q_2KN.shape)
+    values = CriticValues(q_2K=q_2KN.reshape(2, -1), v_2K=v_2KN.reshape(2, -1))
+    advantages_KN = values.advantage(config.twins).reshape(q_2KN.shape[1:])
+    best_K, is_good_K = choose_best(advantages_KN, np.array(case["valid"]) > 0, config.threshold)
+    return np.where(is_good_K, best_K, -1).astype(np.float64)
+
+
+def sweet_critic(*overrides: str) -> Ours:
+    """Return the critic's loss on pairs of episodes, then its gradient by each log-prob.
+
+    Args:
+        overrides: As of ``preset``.
+    """
+
+    def value_and_gradient(case: Case) -> FloatArray:
+        config = preset("sweet", *overrides).rewards[1]
+        assert isinstance(config, Privileged)
+        policy_N = _column(case, "policy").requires_grad_()
+        ratios = torch.split(
+            policy_N - _column(case, "reference"), [sum(e["tokens"]) for e in case]
+        )
+        half, margins = len(case) // 2, []
+        for better in range(half):
+            worse = half + better
+            pair = pair_example([_row(case[better])], [_row(case[worse])])
+            signed = pair_weights(pair, config.objective)
+            parts = zip((ratios[better], ratios[worse]), signed, strict=True)
+            margins.append(sum((r * torch.from_numpy(w)).sum() for r, w in parts))
+        total = ranking_loss(torch.stack(margins), beta=config.beta).mean()
+        total.backward()  # type: ignore[no-untyped-call]
+        return _with_gradients(total, policy_N)
+
+    return value_and_gradient
+
+
+def _row(episode: Case) -> Row:
+    turn_ids_L = np.repeat(np.arange(len(episode["tokens"])), episode["tokens"])
+    nothing_L = np.zeros(turn_ids_L.shape, dtype=np.float32)
+    return Row(token_ids_L=turn_ids_L, turn_ids_L=turn_ids_L, reference_L=nothing_L)
+
+
 def spa_estimator(case: Case) -> FloatArray:
     """Return the estimator's loss, then its gradient by what it says at every sampled token."""
     values_N = _column(case, "values").requires_grad_()
     places, owners, start = [], [], 0
     for number, e in enumerate(case):
-        turn_ids_L = np.repeat(np.arange(len(e["tokens"])), e["tokens"])
-        # Turns stand apart in an episode, as observations do between them.
-        row = Row(token_ids_L=turn_ids_L, turn_ids_L=turn_ids_L, reference_L=np.zeros(0))  # type: ignore[arg-type]
+        row = _row(e)
         ends = np.flatnonzero(last_tokens(row))
         places += (start + ends).tolist()
         owners += [number] * len(ends)
-        start += turn_ids_L.size
+        start += row.turn_ids_L.size
     outcomes_B = torch.tensor([sum(e["rewards"]) for e in case], dtype=torch.float64)
     total = squared_error(values_N[places], torch.tensor(owners), outcomes_B) / len(case)
     total.backward()  # type: ignore[no-untyped-call]
