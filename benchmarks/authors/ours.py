@@ -278,7 +278,7 @@ def _samples(case: Case, advantages: str) -> list[TrainingSample]:
                 turn_ids=turn_ids_L,
                 behaviour_logprobs=np.zeros(turn_ids_L.shape, dtype=np.float32),
                 # The class says float32; double shows differences that it would hide.
-                advantages=np.where(is_sampled_L, by_turn_T[turn_ids_L], 0.0),  # type: ignore[arg-type]
+                advantages=np.where(is_sampled_L, by_turn_T[turn_ids_L], 0.0),
                 policy_versions=np.where(is_sampled_L, 0, -1),
                 trajectory=number,
                 group=number,
@@ -420,7 +420,7 @@ def sweet_critic(*overrides: str) -> Ours:
             pair = pair_example([_row(case[better])], [_row(case[worse])])
             signed = pair_weights(pair, config.objective)
             parts = zip((ratios[better], ratios[worse]), signed, strict=True)
-            margins.append(sum((r * torch.from_numpy(w)).sum() for r, w in parts))
+            margins.append(torch.stack([r @ torch.from_numpy(w).double() for r, w in parts]).sum())
         total = ranking_loss(torch.stack(margins), beta=config.beta).mean()
         total.backward()  # type: ignore[no-untyped-call]
         return _with_gradients(total, policy_N)
