@@ -11,6 +11,7 @@ from turngym.config import StrictModel
 Architecture = Literal["llama", "qwen2", "qwen3"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 DtypeName = Literal["float32", "bfloat16"]
+WeightsName = Literal["files", "nccl", "ipc"]
 
 
 class TinyModelConfig(StrictModel):
@@ -89,9 +90,13 @@ class VllmEngineConfig(StrictModel):
     with the learner."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """In which the servers compute; with bfloat16 their log-probs differ from the learner's."""
+    weights: WeightsName = "files"
+    """How new weights reach vLLM: as files, or by its own transfer from the learner's GPU to others
+    (``nccl``), or to a server on that very GPU (``ipc``). The last two want vLLM installed beside
+    this program, too."""
     folder: str = ""
     """Where weights are handed over: a folder that this program and all servers see. Empty for one
-    in memory, where the servers are started here."""
+    in memory, where the servers are started here, and for ``nccl`` to servers that run already."""
     adapter_rank: int = Field(default=0, ge=0, le=512)
     """Give servers the adapters alone, of this ``model.lora_rank``, and not the weights with them
     merged in. A request that runs then ends with the adapters that it began with
@@ -116,7 +121,7 @@ class VllmEngineConfig(StrictModel):
 
     @model_validator(mode="after")
     def _has_a_folder(self) -> Self:
-        if (self.urls or self.resource) and not self.folder:
+        if ((self.urls and self.weights == "files") or self.resource) and not self.folder:
             what = "urls need" if self.urls else "resource needs"
             raise ValueError(f"{what} a folder that all servers see, so set engine.folder")
         if self.resource and (self.urls or self.port):
@@ -125,6 +130,25 @@ class VllmEngineConfig(StrictModel):
             raise ValueError("server='turngym' takes merged weights: wanted adapter_rank=0")
         if len(set(self.urls)) != len(self.urls):
             raise ValueError("urls names a server twice")
+        return self
+
+    @model_validator(mode="after")
+    def _weights_travel(self) -> Self:
+        how = f"weights={self.weights!r}"
+        if self.weights == "files":
+            return self
+        if self.server != "vllm":
+            raise ValueError(f"server='turngym' reads weights from files, so {how} cannot be")
+        if self.adapter_rank:
+            raise ValueError(f"adapters travel as files: wanted adapter_rank=0 with {how}")
+        if self.weights == "ipc":
+            if self.urls or self.resource or (self.gpus, self.replicas) != (1, 1):
+                raise ValueError(
+                    f"{how} shares the learner's GPU with one server that is started on it: wanted "
+                    "gpus=1, replicas=1, no urls, no resource; 'nccl' reaches others"
+                )
+        elif not self.urls and not self.gpus:
+            raise ValueError(f"{how} sends from GPU to GPU: wanted gpus of 1 or more, or 'files'")
         return self
 
     def gpus_of(self, number: int) -> range:
