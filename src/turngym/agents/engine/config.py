@@ -151,6 +151,32 @@ class VllmEngineConfig(StrictModel):
             raise ValueError(f"{how} sends from GPU to GPU: wanted gpus of 1 or more, or 'files'")
         return self
 
+    def check_sender(self, *, device: str, ranks: int) -> None:
+        """Make sure that the learner can send new weights; GPUs of servers are known.
+
+        Args:
+            device: Of the learner, as in the settings.
+            ranks: Of the learner.
+
+        Raises:
+            ValueError: It cannot.
+        """
+        how = f"engine.weights={self.weights!r}"
+        if self.weights == "files":
+            return
+        if device == "cpu":
+            raise ValueError(f"{how} sends from a GPU: wanted learner.device=cuda, or 'files'")
+        if self.weights == "ipc" and (ranks, self.first_gpu) != (1, 0):
+            raise ValueError(
+                f"{how} shares the learner's one GPU: wanted learner.ranks=1 and engine.first_gpu="
+                f"0, got {ranks} and {self.first_gpu}; 'nccl' reaches others"
+            )
+        if self.weights == "nccl" and not (self.urls or self.resource or self.first_gpu):
+            raise ValueError(
+                f"{how} cannot send to the GPU that it sends from: wanted engine.first_gpu of 1 or "
+                "more, got 0; on one GPU use 'ipc'"
+            )
+
     def gpus_of(self, number: int) -> range:
         """Return the GPUs of the server that is started as ``number``."""
         first = (self.first_gpu or 0) + number * self.gpus

@@ -323,9 +323,8 @@ class TrainConfig(StrictModel):
         engine = self.engine
         if not isinstance(engine, VllmEngineConfig) or engine.first_gpu is not None:
             return engine
-        is_shared = self.learner.device == "cpu" or engine.weights == "ipc"
-        first = 0 if is_shared else self.learner.ranks
-        return engine.model_copy(update={"first_gpu": first})
+        after = self.learner.device != "cpu" and engine.weights != "ipc"
+        return engine.model_copy(update={"first_gpu": self.learner.ranks if after else 0})
 
     @property
     def engine_resource(self) -> str:
@@ -406,7 +405,9 @@ class TrainConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _adapters_fit(self) -> Self:
+    def _weights_fit(self) -> Self:
+        if isinstance(placed := self.placed_engine, VllmEngineConfig):
+            placed.check_sender(device=self.learner.device, ranks=self.learner.ranks)
         rank = self.engine.adapter_rank if isinstance(self.engine, VllmEngineConfig) else 0
         if not rank:
             return self
@@ -444,26 +445,6 @@ class TrainConfig(StrictModel):
                 f"{'; and '.join(missing)}"
             )
         check_schedule(rollout.share(0), self.largest_group)
-        return self
-
-    @model_validator(mode="after")
-    def _weights_reach_the_engine(self) -> Self:
-        engine, ranks = self.placed_engine, self.learner.ranks
-        if not isinstance(engine, VllmEngineConfig) or engine.weights == "files":
-            return self
-        how, first = f"engine.weights={engine.weights!r}", engine.first_gpu
-        if self.learner.device == "cpu":
-            raise ValueError(f"{how} sends from a GPU: wanted learner.device=cuda, or 'files'")
-        if engine.weights == "ipc" and (ranks, first) != (1, 0):
-            raise ValueError(
-                f"{how} shares the learner's one GPU: wanted learner.ranks=1 and engine.first_gpu="
-                f"0, got {ranks} and {first}; 'nccl' reaches others"
-            )
-        if engine.weights == "nccl" and not (engine.urls or engine.resource or first):
-            raise ValueError(
-                f"{how} cannot send to the GPU that it sends from: wanted engine.first_gpu of 1 or "
-                "more, got 0; on one GPU use 'ipc'"
-            )
         return self
 
     @model_validator(mode="after")
