@@ -104,7 +104,14 @@ vllm)
   if [[ -x "$vllm" ]]; then export TURNGYM_VLLM="$vllm"; fi
   TURNGYM_ENGINES=full tests -s tests/integration/test_engine_kills.py \
     tests/integration/test_engine_servers.py tests/conformance/test_engines.py \
-    tests/conformance/test_engine_updates.py ;;
+    tests/conformance/test_engine_updates.py
+  if [[ -x "$vllm" ]]; then # weights in flight: both ends are vLLM's, the rest is of this environment
+    parent=$($bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    # shellcheck disable=SC2086  # several arguments on purpose
+    PYTHONPATH=$PWD/src:$PWD/tests "$vllm" -c 'import sys; sys.path.append(sys.argv.pop(1))
+import pytest; sys.exit(pytest.main(sys.argv[1:]))' "$parent" --timeout 7200 -s -k "in_flight or transfer" \
+      tests/conformance/test_engine_updates.py tests/integration/test_engine_transfer.py ${PYTEST_ARGS:-}
+  fi ;;
 drill)
   need
   TURNGYM_DRILL=full tests -s tests/integration/test_scheduler_drill.py \

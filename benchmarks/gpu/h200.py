@@ -367,6 +367,7 @@ def loop(arguments: argparse.Namespace) -> Iterator[Row]:
     cases = {
         "local": [],
         "served": served,
+        "served, ipc": [*served, "engine.weights=ipc"],  # without a GPU it says why it cannot be
         "served, overlapped": [*served, *overlap],
         "served, bfloat16": [*served, *brief],
     }

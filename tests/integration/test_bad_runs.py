@@ -346,6 +346,11 @@ def test_a_server_is_not_started_for_a_folder_without_a_model(
     where = str(tmp_path)
     line = complaint(capsys, "serve", "engine", where, "--weights", where, "--print")
     assert line == f"model {where!r} cannot be loaded: it holds no config.json"
+    for more in ([], ["--weights", where, "--nccl"]):
+        line = complaint(capsys, "serve", "engine", where, *more, "--print")
+        assert line == "serve engine: wanted --weights FOLDER or --nccl, and not both"
+    line = complaint(capsys, "serve", "engine", where, "--nccl", "--gpus", "1", "--print")
+    assert line == f"model {where!r} cannot be loaded: it holds no config.json"
 
 
 def test_a_model_folder_that_is_not_there_is_refused_before_experts_play(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import json
+import sys
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,11 +23,17 @@ from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import add_lora
 from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.vllm import preflight
 from turngym.agents.engine.vllm import weights as handover
 from turngym.agents.engine.vllm.children import command
 from turngym.agents.engine.vllm.engine import VllmEngine
 from turngym.agents.engine.vllm.preflight import check
-from turngym.agents.engine.vllm.replica import ConnectionLost, Replica
+from turngym.agents.engine.vllm.replica import (
+    ConnectionLost,
+    Replica,
+    ReplicaError,
+    RequestRefused,
+)
 from turngym.agents.serving.weights import WeightRoutes
 from turngym.config import load_config
 from turngym.errors import ConfigError, EnginesLost, PolicyFault
@@ -337,6 +345,26 @@ def test_adapters_are_handed_over_as_peft_reads_them(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_weights_in_flight_are_a_copy_that_the_learner_does_not_change() -> None:
+    given = handover.Handover(
+        config(weights="nccl", urls=["http://a"], dtype="bfloat16"),
+        models.model(),
+        models.tokenizer(),
+    )
+    state = {name: value.clone() for name, value in models.model().state_dict().items()}
+    new = given.prepare(state, 3)
+    before = {name: value.to(torch.bfloat16) for name, value in state.items()}
+    for value in state.values():
+        value.zero_()
+    assert new.weights is not None
+    assert new.weights.keys() == dict(models.model().named_parameters()).keys()
+    for name, value in new.weights.items():
+        assert torch.equal(value, before[name])
+    assert given.bytes_published == sum(2 * value.numel() for value in new.weights.values())
+    assert (new.file, new.version) == ("", 3)
+    given.close()
+
+
 def test_servers_take_adapters_of_the_model_alone(tmp_path: Path) -> None:
     where: Any = {"context": 64, "port": 1, "folder": tmp_path}
     line, more = command(config(adapter_rank=12), tmp_path, **where)
@@ -349,6 +377,74 @@ def test_servers_take_adapters_of_the_model_alone(tmp_path: Path) -> None:
         load_config(TrainConfig, [*settings, "engine.adapter_rank=4"])
     with pytest.raises(ConfigError, match="takes merged weights"):
         load_config(TrainConfig, [*settings, "engine.adapter_rank=8", "engine.server=turngym"])
+
+
+def test_servers_are_started_for_weights_in_flight(tmp_path: Path) -> None:
+    where: Any = {"context": 64, "port": 1, "folder": tmp_path}
+    for way in ("files", "nccl", "ipc"):
+        line, more = command(config(weights=way, gpus=1), tmp_path, **where)
+        backend = json.loads(line[line.index("--weight-transfer-config") + 1])["backend"]
+        assert backend == ("turngym_files" if way == "files" else way)
+        assert ("VLLM_ALLOW_INSECURE_SERIALIZATION" in more) == (way == "ipc")
+
+
+async def test_both_ends_of_a_transfer_are_one_release_of_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has = {"py": "0.32.0+cu130", sys.executable: ""}
+    monkeypatch.setattr(preflight, "_version_at", has.__getitem__)
+    wanted: Any = {"weights": "ipc", "gpus": 1, "python": "py"}
+    found = await looked(**wanted)
+    assert "wanted vllm==0.32.0 beside turngym as at engine.python='py', found none at" in found
+    monkeypatch.setattr(preflight.nodes, "connect", lambda setting: None)
+    monkeypatch.setattr(preflight.nodes, "alive", lambda ray: [])
+    monkeypatch.setattr(preflight.nodes, "check_room", lambda *args, **more: 1)
+    far: Any = {"weights": "nccl", "gpus": 1, "resource": "engine", "folder": str(tmp_path)}
+    assert "wanted the same vllm beside turngym as at the nodes, found none" in await looked(**far)
+    has[sys.executable] = "0.33.1"
+    assert "1 servers to start on nodes" in check(config(**far), context=CONTEXT)[0]
+    assert "as at engine.python='py', found 0.33.1 at" in await looked(**wanted)
+    has[sys.executable] = "0.32.0"
+    assert check(config(**wanted), context=CONTEXT) == ["vLLM 0.32.0+cu130, 1 to start"]
+
+
+async def test_our_own_server_takes_weights_from_files_alone(tmp_path: Path) -> None:
+    async with servers.policy_server(tmp_path, context=CONTEXT) as (url, _):
+        found = await looked(urls=[url], weights="nccl")
+        assert "takes no weights by NCCL" in found
+        assert "takes weights from files alone" in found
+        assert "set engine.weights=files" in found
+
+
+async def test_a_server_of_weights_by_nccl_complains_of_an_empty_greeting_and_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preflight, "_version_at", lambda python: "0.32.0")
+    answers = {
+        "/version": {"version": "0.32.0"},
+        "/weight_info": {"weight_version": "default"},
+        "/v1/models": {"data": [{"id": "policy", "max_model_len": CONTEXT}]},
+        "/tokenize": {"tokens": [1]},
+    }
+
+    async def post(self: Replica, path: str, body: Any = None) -> Any:
+        if path == "/inference/v1/generate":
+            raise RequestRefused("no tokens")
+        if path == "/init_weight_transfer_engine":
+            raise ReplicaError("Invalid init_info for NCCLWeightTransferEngine: missing")
+        return answers[path]
+
+    async def get(self: Replica, path: str) -> Any:
+        return answers[path]
+
+    monkeypatch.setattr(Replica, "post", post)
+    monkeypatch.setattr(Replica, "get", get)
+    wanted: Any = {"weights": "nccl", "urls": ["http://127.0.0.1:9"]}
+    found = await asyncio.to_thread(check, config(**wanted), context=CONTEXT)
+    assert found == [f"http://127.0.0.1:9: 0.32.0, policy, {CONTEXT}"]
+    answers["/version"] = {"version": "0.32.1"}
+    found_line = await looked(**wanted)
+    assert "wanted vllm==0.32.1 beside turngym as at http://127.0.0.1:9, found 0.32.0" in found_line
 
 
 def config(**settings: Any) -> VllmEngineConfig:

@@ -96,7 +96,12 @@ def policy(
 @app.command("engine")
 def engine(
     model: Annotated[Path, typer.Argument(metavar="FOLDER", help="Model, as transformers saves.")],
-    weights: Annotated[Path, typer.Option(help="engine.folder of the run that trains with it.")],
+    weights: Annotated[
+        Path | None, typer.Option(help="engine.folder of the run that trains with it.")
+    ] = None,
+    nccl: Annotated[
+        bool, typer.Option("--nccl", help="For engine.weights=nccl; needs no folder.")
+    ] = False,
     python: Annotated[str, typer.Option(help="Interpreter of vLLM's environment.")] = "python3",
     host: _Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where it listens.")] = 8000,
@@ -119,9 +124,12 @@ def engine(
 
     settings = {"type": "vllm", "python": python, "gpus": gpus, "dtype": dtype}
     settings["adapter_rank"] = adapter_rank
+    settings["weights"] = "nccl" if nccl else "files"
     config = load_config(VllmEngineConfig, [settings])
-    folder = weights.resolve()
-    if not folder.is_dir():
+    if (weights is None) != nccl:
+        raise ConfigError("serve engine: wanted --weights FOLDER or --nccl, and not both")
+    folder = (weights or model).resolve()
+    if weights is not None and not folder.is_dir():
         raise ConfigError(f"--weights {weights}: there is no such folder")
     check_model_path(model)
     _refuse_anybody(host)

@@ -17,6 +17,7 @@ from turngym.agents.engine.vllm.children import command
 from turngym.config import load_config
 from turngym.errors import ConfigError
 from turngym.nodes import Node
+from turngym.trainers.runs.build_run import check_devices
 from turngym.trainers.runs.placement import GIB, MAIN, Plan, Shape, plan_nodes, plan_run
 from turngym.trainers.settings.optimizer import ComputeConfig
 from turngym.trainers.settings.train import TrainConfig
@@ -230,3 +231,62 @@ def test_what_has_no_room_on_nodes_is_one_line(sources: list[str], said: str) ->
     with pytest.raises(ConfigError, match=said) as caught:
         on_nodes(*sources)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("weights=nccl", "wanted gpus of 1 or more"),
+        ("weights=nccl gpus=1 first_gpu=0", "cannot send to the GPU that it sends from"),
+        ("weights=nccl gpus=1 adapter_rank=8", "adapters travel as files"),
+        ("weights=nccl server=turngym", "reads weights from files"),
+        ("weights=ipc", "shares the learner's GPU with one server"),
+        ("weights=ipc gpus=1 replicas=2", "shares the learner's GPU with one server"),
+        ('weights=ipc gpus=1 urls=["http://a:1"]', "no urls, no resource"),
+        ("weights=ipc gpus=1 resource=engine folder=/x", "no urls, no resource"),
+        ("weights=ipc gpus=1 first_gpu=1", "wanted learner.ranks=1 and engine.first_gpu=0"),
+    ],
+)
+def test_weights_that_could_not_travel_are_refused_in_one_line(settings: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        planned("engine.type=vllm", *(f"engine.{one}" for one in settings.split()), gpus=4)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_in_flight_start_at_a_gpu_of_one_learner_or_of_rank_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served = ["engine.type=vllm", "engine.gpus=1"]
+    with pytest.raises(ConfigError, match="sends from a GPU"):
+        planned(*served, "engine.weights=nccl", "learner.device=cpu", gpus=4)
+    with pytest.raises(ConfigError, match="got 2 and 0; 'nccl' reaches others"):
+        planned(*served, "engine.weights=ipc", "learner.ranks=2", gpus=4)
+    config = load_config(TrainConfig, ["demo", *served, "engine.weights=nccl", "engine.replicas=3"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    with pytest.raises(ConfigError, match=r"wanted 4 GPUs here, .* finds 3"):
+        check_devices(config)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"engine.weights='nccl': .* finds none") as caught:
+        check_devices(config)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_plan_says_how_weights_travel_and_what_is_kept_for_it() -> None:
+    def sent(*settings: str) -> tuple[str, dict[str, int]]:
+        plan = planned("engine.type=vllm", "engine.gpus=1", *settings, gpus=4)
+        [note] = [note for note in plan.notes if note.startswith("weights (")]
+        parts = [part for part in plan.parts if part.name == "weights to send"]
+        return note, {part.device: part.total for part in parts}
+
+    weights = Shape.of(load_config(TrainConfig, ["demo"]).model).weights
+    note, kept = sent()
+    assert note == "weights (files): the learner writes them to memory, servers read them there"
+    assert not kept
+    note, kept = sent("engine.weights=ipc")
+    assert "CUDA IPC" in note
+    assert kept == {"cuda:0": 3 * 4 * weights}  # two copies, and buffers for one more
+    note, kept = sent("engine.weights=nccl", "learner.ranks=2", "engine.dtype=bfloat16")
+    assert note.startswith("weights (nccl): rank 0 sends them")
+    assert kept == {MAIN: 2 * 2 * weights, "cuda:0": 2 * weights}
+    assert not [note for note in planned().notes if note.startswith("weights (")]

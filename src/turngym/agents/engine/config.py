@@ -11,6 +11,7 @@ from turngym.config import StrictModel
 Architecture = Literal["llama", "qwen2", "qwen3"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 DtypeName = Literal["float32", "bfloat16"]
+WeightsName = Literal["files", "nccl", "ipc"]
 
 
 class TinyModelConfig(StrictModel):
@@ -89,9 +90,13 @@ class VllmEngineConfig(StrictModel):
     with the learner."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """In which the servers compute; with bfloat16 their log-probs differ from the learner's."""
+    weights: WeightsName = "files"
+    """How new weights reach vLLM: as files, or by its own transfer from the learner's GPU to others
+    (``nccl``), or to a server on that very GPU (``ipc``). The last two want vLLM installed beside
+    this program, too."""
     folder: str = ""
     """Where weights are handed over: a folder that this program and all servers see. Empty for one
-    in memory, where the servers are started here."""
+    in memory, where the servers are started here, and for ``nccl`` to servers that run already."""
     adapter_rank: int = Field(default=0, ge=0, le=512)
     """Give servers the adapters alone, of this ``model.lora_rank``, and not the weights with them
     merged in. A request that runs then ends with the adapters that it began with
@@ -116,7 +121,7 @@ class VllmEngineConfig(StrictModel):
 
     @model_validator(mode="after")
     def _has_a_folder(self) -> Self:
-        if (self.urls or self.resource) and not self.folder:
+        if ((self.urls and self.weights == "files") or self.resource) and not self.folder:
             what = "urls need" if self.urls else "resource needs"
             raise ValueError(f"{what} a folder that all servers see, so set engine.folder")
         if self.resource and (self.urls or self.port):
@@ -126,6 +131,51 @@ class VllmEngineConfig(StrictModel):
         if len(set(self.urls)) != len(self.urls):
             raise ValueError("urls names a server twice")
         return self
+
+    @model_validator(mode="after")
+    def _weights_travel(self) -> Self:
+        how = f"weights={self.weights!r}"
+        if self.weights == "files":
+            return self
+        if self.server != "vllm":
+            raise ValueError(f"server='turngym' reads weights from files, so {how} cannot be")
+        if self.adapter_rank:
+            raise ValueError(f"adapters travel as files: wanted adapter_rank=0 with {how}")
+        if self.weights == "ipc":
+            if self.urls or self.resource or (self.gpus, self.replicas) != (1, 1):
+                raise ValueError(
+                    f"{how} shares the learner's GPU with one server that is started on it: wanted "
+                    "gpus=1, replicas=1, no urls, no resource; 'nccl' reaches others"
+                )
+        elif not self.urls and not self.gpus:
+            raise ValueError(f"{how} sends from GPU to GPU: wanted gpus of 1 or more, or 'files'")
+        return self
+
+    def check_sender(self, *, device: str, ranks: int) -> None:
+        """Make sure that the learner can send new weights; GPUs of servers are known.
+
+        Args:
+            device: Of the learner, as in the settings.
+            ranks: Of the learner.
+
+        Raises:
+            ValueError: It cannot.
+        """
+        how = f"engine.weights={self.weights!r}"
+        if self.weights == "files":
+            return
+        if device == "cpu":
+            raise ValueError(f"{how} sends from a GPU: wanted learner.device=cuda, or 'files'")
+        if self.weights == "ipc" and (ranks, self.first_gpu) != (1, 0):
+            raise ValueError(
+                f"{how} shares the learner's one GPU: wanted learner.ranks=1 and engine.first_gpu="
+                f"0, got {ranks} and {self.first_gpu}; 'nccl' reaches others"
+            )
+        if self.weights == "nccl" and not (self.urls or self.resource or self.first_gpu):
+            raise ValueError(
+                f"{how} cannot send to the GPU that it sends from: wanted engine.first_gpu of 1 or "
+                "more, got 0; on one GPU use 'ipc'"
+            )
 
     def gpus_of(self, number: int) -> range:
         """Return the GPUs of the server that is started as ``number``."""

@@ -231,9 +231,10 @@ class WeightRoutes:
 
     async def _init(self, request: Request) -> Response:
         info = json_object(await request.body()).get("init_info")
-        name, text = (info.get("name"), info.get("text")) if isinstance(info, dict) else ("", "")
-        file = self._below(name)
-        if not file.is_file() or file.read_text(encoding="utf-8") != text:
+        if not isinstance(info, dict) or info.keys() != {"name", "text"}:
+            raise BadRequest("init_info: this server takes weights from files alone")
+        file = self._below(info["name"])
+        if not file.is_file() or file.read_text(encoding="utf-8") != info["text"]:
             raise BadRequest(f"{self._folder}: does not hold what the trainer wrote there")
         return json_response({"message": "Weight transfer initialized"})
 

@@ -8,9 +8,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from turngym.agents.build import build_engine, with_parts
 from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.engine.config import LocalEngineConfig, PretrainedModelConfig, TinyModelConfig
+from turngym.agents.engine.config import (
+    LocalEngineConfig,
+    PretrainedModelConfig,
+    TinyModelConfig,
+    VllmEngineConfig,
+)
 from turngym.agents.engine.devices import device_of
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import (
@@ -70,11 +77,29 @@ def check_devices(config: TrainConfig) -> None:
     device_of(config.learner.device, setting="learner.device", number=last)
     if isinstance(config.engine, LocalEngineConfig):
         device_of(config.engine.device, setting="engine.device")
+    else:
+        _check_gpus(config)
     if config.rollout.isolation == "ray":
         workers = config.rollout.workers
         found = alive(connect("rollout.isolation='ray'"))
         needed = {workers.resource: workers.amount}
         check_room(found, needed, workers.number, setting="rollout.workers")
+
+
+def _check_gpus(config: TrainConfig) -> None:
+    """Make sure that weights in flight have a GPU to start from, and those that they go to."""
+    engine = config.placed_engine
+    if not isinstance(engine, VllmEngineConfig) or engine.weights == "files":
+        return
+    is_far = engine.urls or engine.resource
+    wanted = 1 if is_far else engine.gpus_of(engine.replicas - 1).stop
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found < wanted:
+        raise ConfigError(
+            f"engine.weights={engine.weights!r}: wanted {wanted} GPUs here, for the learner and "
+            f"for servers, torch {torch.__version__} finds {found or 'none'}; set "
+            "engine.weights=files, or fewer engine.replicas or engine.gpus"
+        )
 
 
 async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None = None) -> Run:

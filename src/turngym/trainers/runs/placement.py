@@ -32,6 +32,9 @@ GIB = 2**30
 MAIN = "main memory"
 _BYTES = {"float32": 4, "bfloat16": 2}
 _LOGIT_COPIES = 4
+_SENT = "weights to send"
+_BUFFERS = {"nccl": 2 * GIB, "ipc": GIB}
+"""What vLLM packs weights into, here and at a server."""
 _LIMITS = {"H200": (4.3e12, 790e12)}
 """By a part of a GPU's name: bytes a second that it reads, operations in bfloat16 a second."""
 
@@ -143,8 +146,23 @@ def plan_run(config: TrainConfig, *, gpus: Sequence[int], names: Sequence[str] =
     parts = [*_learner(config, shape, len(gpus)), *_engine(config, shape, devices)]
     _check(parts, devices)
     notes = ["activations are an estimate; models of a credit method's own are not counted"]
+    notes += _travel(config)
     notes.append(_speed(config, shape, names))
     return Plan(parts=tuple(parts), devices=devices, notes=tuple(notes))
+
+
+def _travel(config: TrainConfig) -> list[str]:
+    """Return how weights get to servers; nothing where there are none."""
+    engine = config.placed_engine
+    if not isinstance(engine, VllmEngineConfig):
+        return []
+    sender = "rank 0" if config.learner.ranks > 1 else "the learner"
+    ways = {
+        "files": f"{sender} writes them to {engine.folder or 'memory'}, servers read them there",
+        "nccl": f"{sender} sends them to each server by vLLM's NCCL transfer",
+        "ipc": f"{sender} shares them with the server on its GPU by vLLM's CUDA IPC transfer",
+    }
+    return [f"weights ({engine.weights}): {ways[engine.weights]}"]
 
 
 def plan_nodes(
@@ -250,7 +268,7 @@ def _engine(config: TrainConfig, shape: Shape, devices: Mapping[str, int]) -> li
         where = _device(engine.device, gpus, 0, "engine.device")
         return [Part(name="local engine", device=where, weights=weights, cache=cache)]
     if engine.urls or engine.resource:
-        return []  # others see to them
+        return _in_flight(config, shape, gpus)  # others see to them
     if not engine.gpus:
         if engine.server == "vllm":
             cache = int(float(os.environ.get(CPU_CACHE, CPU_CACHE_GIB)) * GIB)
@@ -260,7 +278,21 @@ def _engine(config: TrainConfig, shape: Shape, devices: Mapping[str, int]) -> li
             Part(name=f"server {number}", device=MAIN, weights=weights, cache=cache)
             for number in range(engine.replicas)
         ]
-    return _servers_on_gpus(engine, weights, shape.cache(context, dtype=dtype), devices)
+    servers = _servers_on_gpus(engine, weights, shape.cache(context, dtype=dtype), devices)
+    return [*_in_flight(config, shape, gpus), *servers]
+
+
+def _in_flight(config: TrainConfig, shape: Shape, gpus: int) -> list[Part]:
+    """Return what the learner keeps to send: a copy, beside it the next one, and buffers."""
+    engine, settings = config.placed_engine, config.learner
+    if not isinstance(engine, VllmEngineConfig) or engine.weights == "files":
+        return []
+    device, copy = _device(settings.device, gpus, 0, "engine.weights"), _BYTES[engine.dtype]
+    copies, buffers = 2 * copy * shape.weights, min(_BUFFERS[engine.weights], copy * shape.weights)
+    if settings.ranks == 1:
+        return [Part(name=_SENT, device=device, weights=copies + buffers)]
+    kept = Part(name=_SENT, device=MAIN, weights=copies)  # beside the whole policy
+    return [kept, Part(name=_SENT, device=device, weights=buffers)]
 
 
 def _servers_on_gpus(

@@ -323,8 +323,8 @@ class TrainConfig(StrictModel):
         engine = self.engine
         if not isinstance(engine, VllmEngineConfig) or engine.first_gpu is not None:
             return engine
-        first = 0 if self.learner.device == "cpu" else self.learner.ranks
-        return engine.model_copy(update={"first_gpu": first})
+        after = self.learner.device != "cpu" and engine.weights != "ipc"
+        return engine.model_copy(update={"first_gpu": self.learner.ranks if after else 0})
 
     @property
     def engine_resource(self) -> str:
@@ -405,7 +405,9 @@ class TrainConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _adapters_fit(self) -> Self:
+    def _weights_fit(self) -> Self:
+        if isinstance(placed := self.placed_engine, VllmEngineConfig):
+            placed.check_sender(device=self.learner.device, ranks=self.learner.ranks)
         rank = self.engine.adapter_rank if isinstance(self.engine, VllmEngineConfig) else 0
         if not rank:
             return self

@@ -71,7 +71,8 @@ def command(
     line += ["--model", str(model), "--served-model-name", "policy", *where]
     line += ["--dtype", config.dtype, "--max-model-len", str(context), "--enable-scale-out"]
     line += ["--enable-prefix-caching", "--logprobs-mode", "processed_logprobs"]
-    line += ["--weight-transfer-config", json.dumps({"backend": "turngym_files"})]
+    backend = "turngym_files" if config.weights == "files" else config.weights
+    line += ["--weight-transfer-config", json.dumps({"backend": backend})]
     if config.dtype != "float32":
         line += ["--hf-overrides", json.dumps({"head_dtype": "float32"})]
     if config.gpus:
@@ -95,6 +96,8 @@ def command(
         "HF_HUB_OFFLINE": "1",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",  # with 5 a request meets a connection that closes
     }
+    if config.weights == "ipc":  # handles of memory come pickled
+        environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     if config.adapter_rank:
         environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if config.gpus:

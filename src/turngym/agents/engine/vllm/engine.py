@@ -127,7 +127,7 @@ class VllmEngine(ServerSampler):
         return self._fleet.counts | {
             "engine/serving": float(serving),
             "engine/publish_s": self._seconds,
-            "engine/weights_bytes": float(self._handover.bytes_written),
+            "engine/weights_bytes": float(self._handover.bytes_published),
             "engine/retried_requests": float(self._retried),
         }
 

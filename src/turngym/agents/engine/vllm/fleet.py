@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.vllm.children import Child, RayChild
 from turngym.agents.engine.vllm.replica import Publication, Replica, ReplicaError
+from turngym.agents.engine.vllm.transfer import Transfer
 from turngym.errors import EnginesLost, PolicyFault
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,14 @@ class Member:
     is_left_out: bool = False
     failures: deque[float] = field(default_factory=deque)
     last_seen: float = field(default_factory=time.monotonic)
+    transfer: Transfer | None = None
+    """What carries weights in flight; None before the first, after a failure, and for files."""
+
+    def disconnect(self) -> None:
+        """Let go of what carries weights; the next ones are sent over a new connection."""
+        if self.transfer is not None:
+            self.transfer.close()
+            self.transfer = None
 
 
 def favoured(serving: Sequence[Member], liked: Member | None) -> Member:
@@ -142,6 +151,7 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for one in self.members:
+            one.disconnect()
             await one.replica.close()
         await asyncio.gather(*(one.child.end() for one in self.members if one.child is not None))
 
@@ -196,17 +206,14 @@ class Fleet:
         if member.child is not None and not member.child.is_running:
             if member.failures:
                 self.counts["engine/restarts"] += 1
+            member.disconnect()
             await member.child.start()
             patience_s = self._config.start_timeout_s
         await self._until_alive(member, patience_s)
         new = self._newest
         assert new is not None
         for last_try in (False, True):
-            name, text = await asyncio.to_thread(self._write_token)
-            await member.replica.post(
-                "/init_weight_transfer_engine", {"init_info": {"name": name, "text": text}}
-            )
-            await member.replica.load(new, running=self._config.running)
+            await self._load(member, new)
             gap = await member.replica.gap(new)
             if gap <= self._config.largest_gap:
                 break
@@ -221,6 +228,19 @@ class Fleet:
         member.serves, member.cause, member.last_seen = new, "", time.monotonic()
         member.ever_served = True
         self._wake()
+
+    async def _load(self, member: Member, new: Publication) -> None:
+        """Have a server take ``new``, and before that see where it comes from."""
+        send = None
+        if new.weights is None:
+            name, text = await asyncio.to_thread(self._write_token)
+            seen = {"init_info": {"name": name, "text": text}}
+            await member.replica.post("/init_weight_transfer_engine", seen)
+        else:
+            if member.transfer is None:
+                member.transfer = await Transfer.open(member.replica, self._config.weights)
+            send = member.transfer.send
+        await member.replica.load(new, running=self._config.running, send=send)
 
     async def _until_alive(self, member: Member, patience_s: float) -> None:
         """Wait for a sign of life.
@@ -265,6 +285,7 @@ class Fleet:
         if member.serves is not None:
             member.last_seen = now
         self.counts["engine/ejected"] += 1
+        member.disconnect()
         member.serves, member.cause = None, cause
         logger.warning("engine %s: %s", member.replica.url, cause)
         member.failures.append(now)

