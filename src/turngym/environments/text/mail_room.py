@@ -1,4 +1,4 @@
-"""A shift in a mail room: many decisions that do not touch each other, and one grade at the end."""
+"""A day in a mail room: many decisions that do not touch each other, and one grade at the end."""
 
 from __future__ import annotations
 
@@ -11,83 +11,83 @@ from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
 from turngym.environments.text.base import TextGame
 
-BAGS = ("north", "east", "south", "west")
-"""Clockwise."""
-DISTRICTS = (("hill", "moor", "mine"), ("lake", "dunes", "ferry"), ("mill", "farm", "vale"),
-             ("port", "reef", "bay"))  # fmt: skip
-"""Of each bag."""
+POINTS = {"rider": 3, "pigeon": 2, "coach": 1, "barge": 0}
+"""Of each carrier, if the letter arrives."""
 
 
 @dataclass(frozen=True)
 class Letter:
-    """What stands on a letter."""
+    """What the agent sees of a letter."""
 
-    district: str
     is_heavy: bool
-    is_express: bool
+    is_fragile: bool
+    is_packed: bool
 
     def __str__(self) -> str:
-        weight, way = ("light", "heavy")[self.is_heavy], ("plain", "express")[self.is_express]
-        return f"{self.district} {weight} {way}"
+        return " ".join((
+            ("light", "heavy")[self.is_heavy],
+            ("sturdy", "fragile")[self.is_fragile],
+            ("loose", "packed")[self.is_packed],
+        ))  # fmt: skip
+
+    def points(self, carrier: str) -> int:
+        """Return what sending it by a carrier is worth: nothing where it does not arrive."""
+        is_lost = self.is_heavy if carrier == "pigeon" else self.is_fragile and not self.is_packed
+        return 0 if carrier in ("pigeon", "rider") and is_lost else POINTS[carrier]
 
     @property
-    def bag(self) -> str:
-        """Where it belongs."""
-        own = next(n for n, districts in enumerate(DISTRICTS) if self.district in districts)
-        return BAGS[(own + (self.is_heavy and not self.is_express)) % len(BAGS)]
+    def best(self) -> str:
+        """The carrier that is worth most."""
+        return max(POINTS, key=self.points)
 
 
 @dataclass(frozen=True)
-class ShiftState:
-    """The letters of a shift, and how many were sorted, and sorted right, so far."""
+class DayState:
+    """The letters of a day, how many were sent, and what that was worth."""
 
     letters: tuple[Letter, ...]
-    sorted: int = 0
-    right: int = 0
+    sent: int = 0
+    points: int = 0
+
+    @property
+    def most(self) -> int:
+        """Points that could be had."""
+        return sum(letter.points(letter.best) for letter in self.letters)
 
 
 class MailRoomEnv(TextGame):
-    """Sort the letters of a shift into four bags by written rules; the grade comes at the end.
+    """Choose a carrier for each letter of a day by written rules; the grade comes at the end.
 
-    Action: ``put north|east|south|west``.
-    Observation: the next letter, and never whether the last one was right.
-    Reward: with the last letter the share of the right ones that are asked for, at most 1, else 0.
+    Action: ``send rider|pigeon|coach|barge``.
+    Observation: the next letter, and never what the last one was worth.
+    Reward: with the last letter the share of the points that are asked for, at most 1, else 0.
     Start: random letters.
     End: terminated after the last letter; the registered turn limit leaves two turns for answers
-        that are not understood, then grades what was sorted.
+        that are not understood, then grades what was sent.
     """
 
     name = "mailroom"
-    commands = Commands({"put": "put {bag:north|east|south|west}"})
+    asked = 0.8
+    """Share of the points that could be had."""
+    rules = (
+        "Send each letter of the day by one of four carriers. A letter that arrives is worth "
+        f"{', '.join(f'{points} by {carrier}' for carrier, points in POINTS.items())}. Heavy "
+        "letters do not arrive by pigeon, and fragile ones not by rider, unless they are packed. "
+        f"After the last one you are graded; {asked:.0%} of the points to be had are asked for."
+    )
+    commands = Commands({"send": f"send {{carrier:{'|'.join(POINTS)}}}"})
     difficulties: ClassVar[dict[str, dict[str, Any]]] = {
-        "easy": {"letters": 8, "right": 6, "districts": 1},
-        "medium": {"letters": 12, "right": 10, "districts": 2},
-        "hard": {"letters": 16, "right": 14, "districts": 3},
+        "easy": {"letters": 8},
+        "medium": {"letters": 12},
+        "hard": {"letters": 16},
     }
 
-    state: ShiftState
+    state: DayState
 
-    def __init__(self, **options: Any) -> None:  # those of every graded game
-        super().__init__(**options)
-        self._districts = [names[: self.settings["districts"]] for names in DISTRICTS]
-        where = ", ".join(
-            f"{' and '.join(names)} {bag}" for names, bag in zip(self._districts, BAGS, strict=True)
-        )
-        self.rules = (
-            "Sort the letters of a shift into four bags. Districts belong to bags: "
-            f"{where}. A heavy letter goes into the next bag clockwise (north, east, south, west, "
-            f"north), unless it is express. After {self.settings['letters']} letters you are "
-            f"graded; {self.settings['right']} right ones are asked for."
-        )
-
-    def new_game(self, rng: np.random.Generator) -> ShiftState:
-        names = [name for districts in self._districts for name in districts]
-        return ShiftState(
-            tuple(
-                Letter(names[rng.integers(len(names))], rng.random() < 0.5, rng.random() < 1 / 3)
-                for _ in range(self.settings["letters"])
-            )
-        )
+    def new_game(self, rng: np.random.Generator) -> DayState:
+        odds = (1 / 2, 2 / 3, 1 / 3)
+        chances = rng.random((self.settings["letters"], 3)) < odds
+        return DayState(tuple(Letter(*map(bool, row)) for row in chances))
 
     def instance_key(self) -> str:
         """Return the letters in their order."""
@@ -95,33 +95,33 @@ class MailRoomEnv(TextGame):
 
     def describe(self) -> str:
         s = self.state
-        return f"letter {s.sorted + 1}: {s.letters[s.sorted]}."
+        return f"letter {s.sent + 1}: {s.letters[s.sent]}."
 
     def turn(self, action: Action) -> Outcome:
         s = self.state
-        is_right = action.arguments["bag"] == s.letters[s.sorted].bag
-        self.state = replace(s, sorted=s.sorted + 1, right=s.right + is_right)
-        if self.state.sorted < len(s.letters):
+        points = s.letters[s.sent].points(str(action.arguments["carrier"]))
+        self.state = replace(s, sent=s.sent + 1, points=s.points + points)
+        if self.state.sent < len(s.letters):
             return Outcome(text=self.describe())
-        text = f"{self.state.right} of {len(s.letters)} right."
+        text = f"{self.state.points} of {s.most} points."
         return Outcome(text=text, reward=self.score(), terminated=True)
 
     def score(self) -> float:
-        return min(1.0, self.state.right / int(self.settings["right"]))
+        return min(1.0, self.state.points / (self.asked * self.state.most))
 
     def end_at_limit(self) -> Outcome:
         return Outcome(text="", reward=self.score())
 
     def legal_actions(self) -> list[str]:
-        return [self.say("put", bag=bag) for bag in BAGS]
+        return [self.say("send", carrier=carrier) for carrier in POINTS]
 
     def state_key(self) -> str:
-        """Return the letters to come and how many lie right: which ones no longer matters."""
+        """Return the letters to come, the points so far and of how many: not what was sent how."""
         s = self.state
-        return f"{s.right} right before {', '.join(map(str, s.letters[s.sorted :]))}"
+        return f"{s.points} of {s.most} before {', '.join(map(str, s.letters[s.sent :]))}"
 
     def reminder(self) -> str:
         return self.describe()
 
     def expert_action(self) -> str:
-        return self.say("put", bag=self.state.letters[self.state.sorted].bag)
+        return self.say("send", carrier=self.state.letters[self.state.sent].best)
