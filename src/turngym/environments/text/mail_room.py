@@ -24,11 +24,9 @@ class Letter:
     is_packed: bool
 
     def __str__(self) -> str:
-        return " ".join((
-            ("light", "heavy")[self.is_heavy],
-            ("sturdy", "fragile")[self.is_fragile],
-            ("loose", "packed")[self.is_packed],
-        ))  # fmt: skip
+        weight = ("light", "heavy")[self.is_heavy]
+        body = ("sturdy", "fragile")[self.is_fragile]
+        return f"{weight} {body} {('loose', 'packed')[self.is_packed]}"
 
     def points(self, carrier: str) -> int:
         """Return what sending it by a carrier is worth: nothing where it does not arrive."""
@@ -77,9 +75,8 @@ class MailRoomEnv(TextGame):
     )
     commands = Commands({"send": f"send {{carrier:{'|'.join(POINTS)}}}"})
     difficulties: ClassVar[dict[str, dict[str, Any]]] = {
-        "easy": {"letters": 8},
-        "medium": {"letters": 12},
-        "hard": {"letters": 16},
+        difficulty: {"letters": letters}
+        for difficulty, letters in (("easy", 8), ("medium", 12), ("hard", 16))
     }
 
     state: DayState
