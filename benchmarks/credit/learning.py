@@ -223,7 +223,11 @@ COMPARISONS = {
         episodes=1024,
         algos=("grpo", "spa", "archer"),
         settings=(*_for("spa", *SPA_MAIL), *_for("archer", *ARCHER_MAIL)),
-        tries=("grpo:learner.lr=3e-4", "spa:algo.advantage.lam=0.5", "archer:learner.lr=7e-4"),
+        tries=(
+            "grpo:learner.lr=3e-4",
+            "spa:algo.advantage.level=turn algo.advantage.lam=0.5",
+            "archer:learner.lr=7e-4",
+        ),
         tuning_seeds=1,
     ),
     # How wide groups should be at equal episodes (the question of BroRL).
