@@ -139,6 +139,26 @@ SPA_CITY = (
 )
 # There, with 32 episodes an update, and half of the critic's steps in each.
 ARCHER_CITY = (*ARCHER, "rollout.groups_per_step=4", "algo.advantage.critic.steps_per_update=50")
+# In the mail room, 32 episodes of eight short turns an update. Two steps of 7e-4 or 1.5e-3 on each
+# batch, without a trust region, unlearned the words of the commands.
+ARCHER_MAIL = (
+    "learner.num_minibatches=1",
+    "learner.lr=5e-4",
+    "algo.advantage.normalize=true",
+    "algo.advantage.actor_turns=192",
+    "algo.advantage.critic.max_tokens=24",
+    "algo.advantage.critic.steps_per_update=25",
+    "algo.advantage.critic.value_actions=replayed",
+    "algo.advantage.critic.warmup_updates=4",
+)
+SPA_MAIL = (
+    "algo.rewards.0.grounding_weight=0",
+    "algo.rewards.0.steps_per_update=16",
+    "algo.rewards.0.batch_episodes=16",
+    "algo.rewards.0.warmup_updates=6",
+    "algo.advantage.critic.warmup_updates=6",
+    "learner.lr=3e-4",
+)
 # The form in the paper; the preset is that of the authors' later code.
 IGPO_PAPER = ("algo.rewards.1.form=prob_diff", "algo.advantage.terms.0.normalization=joint")
 # In the long maze, of 3e-4 and 7e-4, the one that was better in the first seed: GRPO and GiGPO fall
@@ -197,6 +217,19 @@ COMPARISONS = {
         tries=("*:rollout.groups_per_step=8", "*:learner.lr=1.5e-3"),
         controls=("igpo-paper",),
         seeds=10,
+    ),
+    # Many independent decisions, one grade at the end.
+    "mail": Comparison(
+        config="credit_mailroom",
+        episodes=1024,
+        algos=("grpo", "spa", "archer"),
+        settings=(*_for("spa", *SPA_MAIL), *_for("archer", *ARCHER_MAIL)),
+        tries=(
+            "grpo:learner.lr=3e-4",
+            "spa:algo.advantage.level=turn algo.advantage.lam=0.5",
+            "archer:algo.advantage.critic.max_tokens=112",
+        ),
+        tuning_seeds=1,
     ),
     # How wide groups should be at equal episodes (the question of BroRL).
     "width": Comparison(

@@ -30,7 +30,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
-from learning import ARCHER_8, GIGPO, IGPO_PAPER, SPA_CITY, SPA_SHORT
+from learning import ARCHER_8, ARCHER_MAIL, GIGPO, IGPO_PAPER, SPA_CITY, SPA_MAIL, SPA_SHORT
 
 from harness import put_section
 from results import PAGE
@@ -94,6 +94,16 @@ GAMES = {
             ComparedAlgo(name="igpo-paper", algo="igpo", settings=IGPO_PAPER),
             ComparedAlgo(name="infopo", algo="infopo"),
             ComparedAlgo(name="spa", algo="spa", settings=SPA_CITY),
+        ),
+    ),
+    "mail": Game(
+        title="the mail room",
+        config="credit_mailroom",
+        episodes=1024,
+        arms=(
+            ComparedAlgo(name="grpo", algo="grpo"),
+            ComparedAlgo(name="spa", algo="spa", settings=SPA_MAIL),
+            ComparedAlgo(name="archer", algo="archer", settings=ARCHER_MAIL),
         ),
     ),
 }

@@ -21,6 +21,7 @@ from turngym.types import StopReason
 CORE = {
     "chess_endgame",
     "guess_number",
+    "mail_room",
     "maze",
     "sokoban",
     "toy_text",

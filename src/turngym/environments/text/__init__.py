@@ -22,6 +22,7 @@ _EXACT: tuple[tuple[str, str, Turns, tuple[str, ...]], ...] = (
     ("GuessCity", "twenty_questions:GuessCityEnv", _QUESTIONS, _TRUTH),
     ("TwentyQuestions", "twenty_questions:TwentyQuestionsEnv", _QUESTIONS, _TRUTH),
     ("GuessNumber", "guess_number:GuessNumberEnv", {"easy": 6, "medium": 8, "hard": 11}, _TRUTH),
+    ("MailRoom", "mail_room:MailRoomEnv", {"easy": 10, "medium": 14, "hard": 18}, ()),
     ("Sokoban", "sokoban:SokobanEnv", {"easy": 12, "medium": 45, "hard": 90}, ()),
     ("ChessEndgame", "chess_endgame:ChessEndgameEnv", {"easy": 6, "medium": 16, "hard": 32}, ()),
 )
