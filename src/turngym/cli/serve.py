@@ -122,12 +122,12 @@ def engine(
     from turngym.agents.engine.vllm.children import command
     from turngym.config import load_config
 
+    if (weights is None) != nccl:
+        raise ConfigError("serve engine: wanted --weights FOLDER or --nccl, and not both")
     settings = {"type": "vllm", "python": python, "gpus": gpus, "dtype": dtype}
     settings["adapter_rank"] = adapter_rank
     settings["weights"] = "nccl" if nccl else "files"
     config = load_config(VllmEngineConfig, [settings])
-    if (weights is None) != nccl:
-        raise ConfigError("serve engine: wanted --weights FOLDER or --nccl, and not both")
     folder = (weights or model).resolve()
     if weights is not None and not folder.is_dir():
         raise ConfigError(f"--weights {weights}: there is no such folder")
