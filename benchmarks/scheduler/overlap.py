@@ -67,8 +67,10 @@ _ARCHER: dict[str, Any] = {
 }
 SERVED: dict[str, Any] = {
     "engine": {"type": "vllm", "server": "turngym"},
-    # Episodes of two updates at a time, so that stragglers of one leave no slot empty.
-    "rollout": {"concurrency": 192, "calls_at_once": 192},
+    # Engine and learner take about a quarter of a step in turns each, environments the rest.
+    "model": {"hidden": 192, "layers": 4, "heads": 6},
+    # Episodes of two updates at a time, which is what a staleness of 1 allows.
+    "rollout": {"groups_per_step": 6, "concurrency": 96, "calls_at_once": 96},
 }
 METHODS: dict[str, list[dict[str, Any]]] = {
     "decoupled_ppo": [],
@@ -362,12 +364,14 @@ def main() -> int:
     """Run everything, print a table, and say whether the goals are met."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--latency", type=float, default=0.04, help="mean seconds of one call")
+    parser.add_argument("--steps", type=int, help="64, or 20 with --served")
+    parser.add_argument("--latency", type=float, help="mean seconds of one call: 0.04, or 0.2")
     parser.add_argument("--json", type=Path, help="also write every number here")
     parser.add_argument("--served", action="store_true", help="the engine is a server of its own")
     args = parser.parse_args()
     played, faster = (PLAYED_SERVED, 2.5) if args.served else (PLAYED, 1.5)
+    args.steps = args.steps or (20 if args.served else 64)
+    args.latency = args.latency or (0.2 if args.served else 0.04)
     turngym.register(GAME, f"{__name__}:LightsEnv", family="bench", max_turns=LIGHTS + 1)
     made, assign = EpisodeRunner.__init__, Run.assign_credit
 
