@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from turngym.errors import TrainingError
 from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.tracing import traced
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.runs.group_source import GroupSource, Taken, open_ledger, open_source
+from turngym.trainers.runs.group_source import Taken, open_ledger, open_source
 from turngym.trainers.runs.run import Run
 from turngym.trainers.runs.run_log import rollout_metrics
 from turngym.trainers.selection.batches import Chosen, chosen
@@ -79,9 +78,18 @@ def _sums(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return found
 
 
-class BatchSource(Protocol):
+@dataclass(frozen=True, slots=True)
+class BatchSource:
     """Batches of groups for a run. ``take`` and ``publishing`` alternate."""
 
+    _run: Run
+    _take: Callable[[], Awaitable[Sequence[Taken]]]
+    publishing: Callable[[int], AbstractAsyncContextManager[None]]
+    """Returns the context in which the weights of a version are put into the engine."""
+    mark_checkpointed: Callable[[int], None]
+    """Notes in the ledger that the weights of a version are in a checkpoint."""
+
+    @traced("rollout")
     async def take(self, step: int) -> Batch:
         """Return the groups that update number ``step`` trains on, as soon as there are enough.
 
@@ -90,30 +98,7 @@ class BatchSource(Protocol):
         Raises:
             TrainingError: Too many episodes ended by an error, or there is nothing left to play.
         """
-
-    def publishing(self, version: int) -> AbstractAsyncContextManager[None]:
-        """Return the context in which the weights of ``version`` are put into the engine."""
-
-    def mark_checkpointed(self, version: int) -> None:
-        """Note in the ledger that the weights of ``version`` are in a checkpoint."""
-
-
-class _OwnBatches:
-    """Batches from a scheduler in this process."""
-
-    def __init__(self, run: Run, source: GroupSource) -> None:
-        self._run = run
-        self._source = source
-
-    @traced("rollout")
-    async def take(self, step: int) -> Batch:
-        return joined(self._run, step, [await self._source.take()])
-
-    def publishing(self, version: int) -> AbstractAsyncContextManager[None]:
-        return self._source.scheduler.publishing(version)
-
-    def mark_checkpointed(self, version: int) -> None:
-        self._source.scheduler.mark_checkpointed(version)
+        return joined(self._run, step, await self._take())
 
 
 @asynccontextmanager
@@ -132,7 +117,7 @@ async def open_batches(run: Run) -> AsyncIterator[BatchSource]:
 
             split = SplitBatches(run)
             stack.push_async_callback(split.close)
-            yield split
+            yield BatchSource(run, split.take, split.publishing, split.mark_checkpointed)
             return
         ledger = None
         if config.rollout.mode == "overlap":
@@ -149,4 +134,9 @@ async def open_batches(run: Run) -> AsyncIterator[BatchSource]:
                 first_group=0 if ledger is not None else run.state.groups,
             )
         )
-        yield _OwnBatches(run, source)
+        scheduler = source.scheduler
+
+        async def take() -> list[Taken]:
+            return [await source.take()]
+
+        yield BatchSource(run, take, scheduler.publishing, scheduler.mark_checkpointed)

@@ -13,7 +13,7 @@ import multiprocessing
 import pickle
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
@@ -23,8 +23,6 @@ from turngym import registry
 from turngym.agents.engine.vllm.engine import VllmEngine
 from turngym.coroutines import SIGNALS
 from turngym.errors import TrainingError
-from turngym.tracing import traced
-from turngym.trainers.runs.batch_source import Batch, joined
 from turngym.trainers.runs.coordinator import (
     CLOSE_S,
     Channel,
@@ -40,6 +38,7 @@ from turngym.trainers.runs.coordinator import (
     Take,
     main,
 )
+from turngym.trainers.runs.group_source import Taken
 from turngym.trainers.runs.run import Run
 
 logger = logging.getLogger(__name__)
@@ -49,14 +48,13 @@ _MOST_DEATHS = 5
 
 
 class SplitBatches:
-    """A ``BatchSource`` of ``rollout.coordinators`` processes.
+    """What a ``BatchSource`` takes from ``rollout.coordinators`` processes.
 
     Args:
         run: Its engine is one on servers.
     """
 
     def __init__(self, run: Run) -> None:
-        self._run = run
         engine = run.engine
         assert isinstance(engine, VllmEngine)  # as the settings demand
         self._children = [
@@ -65,16 +63,14 @@ class SplitBatches:
         self._engine = engine
         engine.watch(self._tell_of_servers)
 
-    @traced("rollout")
-    async def take(self, step: int) -> Batch:
-        """Return the groups that update number ``step`` trains on, as soon as there are enough.
+    async def take(self) -> Sequence[Taken]:
+        """Return what each process has for the next update, as soon as it is enough.
 
         Raises:
             TrainingError: A coordinator failed, or one has nothing left to play.
         """
         found = await asyncio.gather(*(child.take() for child in self._children))
-        parts = await asyncio.to_thread(lambda: [one.unpack() for one in found])
-        return joined(self._run, step, parts)
+        return await asyncio.to_thread(lambda: [one.unpack() for one in found])
 
     @asynccontextmanager
     async def publishing(self, version: int) -> AsyncIterator[None]:
