@@ -67,8 +67,8 @@ _ARCHER: dict[str, Any] = {
 }
 SERVED: dict[str, Any] = {
     "engine": {"type": "vllm", "server": "turngym"},
-    # Engine and learner take about a quarter of a step in turns each, environments the rest.
-    "model": {"hidden": 192, "layers": 4, "heads": 6},
+    "model": {"hidden": 96, "layers": 3, "heads": 3},
+    "learner": {"lr": 7e-4, "num_epochs": 2},
     # Episodes of two updates at a time, which is what a staleness of 1 allows.
     "rollout": {"groups_per_step": 6, "concurrency": 96, "calls_at_once": 96},
 }
@@ -296,9 +296,7 @@ def run(
     )
 
 
-def summary(
-    rows: list[Row], played: list[tuple[str, str]], *, faster: float = 1.5
-) -> dict[str, Any]:
+def summary(rows: list[Row], played: list[tuple[str, str]], *, faster: float) -> dict[str, Any]:
     """Return means by method and mode, ratios to sync and whether the goals are met."""
     found: dict[str, Any] = {}
     for algo, mode in played:
@@ -347,7 +345,12 @@ def known_rows(file: Path | None, settings: Mapping[str, float]) -> list[Row]:
 
 
 def write(
-    file: Path, settings: Mapping[str, float], rows: list[Row], played: list[tuple[str, str]]
+    file: Path,
+    settings: Mapping[str, float],
+    rows: list[Row],
+    played: list[tuple[str, str]],
+    *,
+    faster: float,
 ) -> None:
     """Write every number, and the summary of the seeds that all have."""
     seeds = [{row.seed for row in of(rows, *each)} for each in played]
@@ -355,7 +358,7 @@ def write(
     record = {
         "settings": settings,
         "runs": [asdict(row) for row in rows],
-        "summary": summary(whole, played) if whole else {},
+        "summary": summary(whole, played, faster=faster) if whole else {},
     }
     file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
@@ -365,13 +368,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, help="64, or 20 with --served")
-    parser.add_argument("--latency", type=float, help="mean seconds of one call: 0.04, or 0.2")
+    parser.add_argument("--latency", type=float, help="mean seconds of one call: 0.04, or 0.15")
     parser.add_argument("--json", type=Path, help="also write every number here")
     parser.add_argument("--served", action="store_true", help="the engine is a server of its own")
     args = parser.parse_args()
     played, faster = (PLAYED_SERVED, 2.5) if args.served else (PLAYED, 1.5)
     args.steps = args.steps or (20 if args.served else 64)
-    args.latency = args.latency or (0.2 if args.served else 0.04)
+    args.latency = args.latency or (0.15 if args.served else 0.04)
     turngym.register(GAME, f"{__name__}:LightsEnv", family="bench", max_turns=LIGHTS + 1)
     made, assign = EpisodeRunner.__init__, Run.assign_credit
 
@@ -415,7 +418,7 @@ def main() -> int:
                     flush=True,
                 )
                 if args.json is not None:
-                    write(args.json, settings, rows, played)
+                    write(args.json, settings, rows, played, faster=faster)
     found = summary(rows, played, faster=faster)
     print(json.dumps(found, indent=1))
     goals = [row for row in found.values() if "fast_enough" in row]
