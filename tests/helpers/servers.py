@@ -120,6 +120,11 @@ def engine_on(
 
 def servers_of_ours() -> list[int]:
     """Return the processes that this one started as policy servers."""
+    return children_with(b"--weights")
+
+
+def children_with(word: bytes) -> list[int]:
+    """Return the processes that this one started with ``word`` in their command line, in order."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -127,6 +132,6 @@ def servers_of_ours() -> list[int]:
             line = (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(stat[1]) == os.getpid() and stat[0] != "Z" and b"--weights" in line:
+        if int(stat[1]) == os.getpid() and stat[0] != "Z" and word in line:
             found.append(int(folder.name))
-    return found
+    return sorted(found)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from helpers.servers import servers_of_ours
+from helpers.servers import children_with, servers_of_ours
 from helpers.signals import OVERLAPPED
 from helpers.train_process import stop_at
 from turngym.config import load_config, to_toml
@@ -40,16 +40,7 @@ SETTINGS: dict[str, Any] = {
 
 def coordinators() -> list[int]:
     """Return the processes that this one started as coordinators."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (folder / "stat").read_text().rpartition(")")[2].split()
-            line = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(stat[1]) == os.getpid() and stat[0] != "Z" and b"spawn_main" in line:
-            found.append(int(folder.name))
-    return sorted(found)
+    return children_with(b"spawn_main")
 
 
 class Killer(Silent):
