@@ -1,6 +1,6 @@
 """What a request to an engine server costs the client, by its library and by requests under way.
 
-    http_clients.py        under a minute; needs the extras vllm and remote
+    http_clients.py        under a minute; needs the extras vllm, remote and serve
 
 A server in a process of its own answers after 50 ms with what an answer for a few tokens looks
 like. Processor time of the client alone, medians of five rounds whose order alternates.

@@ -346,7 +346,7 @@ class Replica:
         """Send one request and read the whole answer."""
         if self._client is None:  # it belongs to the event loop that it is made in
             # httpx looks at every connection of its pool at every request: with a hundred of them
-            # a request costs twenty times as much (benchmarks/engine/http_clients.py).
+            # a request costs thirty times as much (benchmarks/engine/http_clients.py).
             connector = self._aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
             no_limit = self._aiohttp.ClientTimeout()
             self._client = self._aiohttp.ClientSession(connector=connector, timeout=no_limit)
