@@ -112,7 +112,8 @@ async def _train(
         ) from None
     finally:
         if run is not None:
-            await run.close(_end_of(sys.exception()))
+            # A signal that came with the error would cancel this and take the error's place.
+            await Uncut()(run.close(_end_of(sys.exception())))
 
 
 def _end_of(error: BaseException | None) -> End:

@@ -17,7 +17,14 @@ import pytest
 from helpers.cli import TINY_RUN
 from helpers.trackers import Kept, keeping, kept
 from turngym.config import load_config
-from turngym.errors import ConfigError, Interrupted, MissingExtraError, UnknownNameError
+from turngym.errors import (
+    ConfigError,
+    Interrupted,
+    MissingExtraError,
+    TrainingError,
+    UnknownNameError,
+)
+from turngym.trainers import loop
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import JsonLinesLogger, read_metrics
 from turngym.trainers.runs.progress import Silent
@@ -186,6 +193,19 @@ class Stop(Silent):
     def advance(self, done: int, metrics: object) -> None:
         if self._name == "reinforcement":
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_run_that_fails_while_it_is_asked_to_stop_says_why(
+    tmp_path: Path, key: str, got: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*args: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise TrainingError("the disk burns")
+
+    monkeypatch.setattr(loop, "_reinforce", fails)
+    with pytest.raises(TrainingError, match="the disk burns"):
+        train(settings({"run": {"trackers": [keeping(key).model_dump()]}}), tmp_path / "run")
+    assert got.ends == ["failed"]
 
 
 def test_a_run_gives_its_trackers_its_metrics_and_its_ends(
