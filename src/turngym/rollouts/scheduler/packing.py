@@ -2,6 +2,7 @@
 
 A turn of N tokens is a JSON head and two arrays, int32 ids [N] and log-probs of the sampled tokens.
 Log-probs are float32 where that loses nothing, else float64: they come back as they were sampled.
+Routing of a mixture-of-experts model, where there is any, is in the head.
 Closed groups wait the first few as they are, others packed, or in the ledger.
 """
 
@@ -13,7 +14,7 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from turngym.errors import RecordError
@@ -25,7 +26,7 @@ from turngym.rollouts.scheduler.groups import (
     ReadyGroup,
     SampleKey,
 )
-from turngym.types import Message, StopReason, TokenSpan, ToolCall, Trajectory, Turn
+from turngym.types import Message, Routing, StopReason, TokenSpan, ToolCall, Trajectory, Turn
 
 _HEAD = struct.Struct("<II")
 _SIZE = struct.Struct("<I")
@@ -41,6 +42,8 @@ def pack_turn(turn: Turn) -> bytes:
         ids.extend(span.token_ids)
         logprobs.extend(span.logprobs)
         shape.append((len(span.token_ids), span.policy_version))
+        if span.routing is not None:
+            shape[-1] += (asdict(span.routing),)
     head: dict[str, Any] = {
         "o": [_message(m) for m in turn.observation],
         "a": _message(turn.action),
@@ -104,7 +107,7 @@ def _spans(
     shape: Sequence[Sequence[Any]], ids: Sequence[int], logprobs: Sequence[float]
 ) -> tuple[TokenSpan, ...]:
     spans, at, sampled = [], 0, 0
-    for length, version in shape:
+    for length, version, *routing in shape:
         own = tuple(logprobs[sampled : sampled + length]) if version is not None else ()
         spans.append(
             TokenSpan(
@@ -112,6 +115,7 @@ def _spans(
                 sampled=version is not None,
                 logprobs=own,
                 policy_version=version,
+                routing=Routing(**routing[0]) if routing else None,
             )
         )
         at += length

@@ -278,6 +278,7 @@ class Coordinator:
             end_id=int(setup.tokenizer.eos_token_id),
             context=config.model.context,
             max_sessions=share.concurrency * (1 + config.agent.asks_the_model),
+            routing=engine.routing,
         )
 
     async def run(self) -> None:

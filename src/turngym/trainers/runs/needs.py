@@ -41,6 +41,11 @@ def check_needs(config: TrainConfig) -> None:
         ConfigError: Something is missing; the message names it and the environments that give it.
     """
     import_functions(config.algo)
+    if config.learner.routing == "replay" and not getattr(config.engine, "routing", False):
+        raise ConfigError(
+            "learner.routing='replay' takes the experts that vLLM reports: wanted engine.type=vllm "
+            "and engine.routing=true"
+        )
     check_trackers(config.run.trackers)
     if config.run.opentelemetry:
         check_tracing()

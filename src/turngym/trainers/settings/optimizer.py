@@ -56,6 +56,10 @@ class LearnerConfig(OptimizerConfig, ComputeConfig):
     microbatch_tokens: int = Field(default=16384, ge=1)
     """Tokens in memory at once, padding included. No result depends on it."""
 
+    routing: Literal["own", "replay"] = "own"
+    """Of a mixture-of-experts model: choose experts anew, or ``replay`` those that the engine chose
+    (``engine.routing``) with this model's weights for them."""
+
     @model_validator(mode="after")
     def _ranks_offload(self) -> Self:
         if self.offload and self.ranks == 1:

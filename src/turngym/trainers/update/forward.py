@@ -31,6 +31,7 @@ from turngym.trainers.update.compute import (
     computing,
     plain_model,
 )
+from turngym.trainers.update.routing import Experts, replay, with_experts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -73,6 +74,9 @@ class MicroBatch:
     attention_B1TT: Tensor | None = None
     """Added to the attention scores: 0 where a token may look, very low elsewhere; None when each
     sees all before it."""
+    experts_NLK: Tensor | None = None
+    """Experts to take at each token of the rectangle, row by row, N for all; -1 leaves the choice
+    to the model. K experts a layer."""
     is_filler: bool = False
     """Read for nothing, while other ranks read a rectangle more."""
 
@@ -94,6 +98,7 @@ def micro_batches(
     device: torch.device,
     packed: bool = False,
     ranks: Ranks = ALONE,
+    routing: Sequence[Experts] | None = None,
 ) -> list[MicroBatch]:
     """Cut this rank's share of a batch into rectangles of at most ``max_tokens``, padding included.
 
@@ -111,6 +116,7 @@ def micro_batches(
         device: Where the tensors go.
         packed: Lay the sequences of a rectangle end to end in one row.
         ranks: Who shares the batch.
+        routing: Experts on the way to each token, to be replayed.
     """
     wanted = [i for i, mask in enumerate(masks) if mask.any()]
     # Ties by number, so that the same batch is cut the same each time.
@@ -130,7 +136,7 @@ def micro_batches(
         # The shortest sequence costs least; its results and gradients are not used.
         idle = replace(lay(ordered[-1:], token_ids, masks, device), is_filler=True)
         batches += [idle] * fillers
-    return batches
+    return batches if routing is None else [with_experts(batch, routing) for batch in batches]
 
 
 def _cut(
@@ -251,6 +257,7 @@ def score(
     temperature: float = 1.0,
     ranks: Ranks = ALONE,
     what: Score = "logprob",
+    routing: Sequence[Experts] | None = None,
 ) -> list[NDArray[np.float32]]:
     """Return log-probs of ``token_ids`` at ``temperature``, without gradient, [L], 0 off masks.
 
@@ -264,6 +271,7 @@ def score(
         device=compute.device,
         packed=compute.packed,
         ranks=ranks,
+        routing=routing,
     )
     return score_batches(model, batches, token_ids, temperature=temperature, ranks=ranks, what=what)
 
@@ -328,6 +336,7 @@ def check_packing(model: PreTrainedModel) -> None:
 
 def hidden_states(body: nn.Module, batch: MicroBatch) -> Tensor:
     """Return what ``body`` has behind each token after the last layer, [B, T, H]."""
+    replay(body, batch)
     with computing(body):
         output = body(input_ids=batch.token_ids_BT, use_cache=False, **_layout(batch))
     states_BTH: Tensor = output.last_hidden_state
@@ -399,6 +408,7 @@ def _before_head(
     config = plain.config.get_text_config()
     chosen = batch.rows_N, batch.columns_N
     if any(getattr(config, key, none) != none for key, none in NEUTRAL_HEAD.items()):
+        replay(plain.base_model, batch)
         with computing(plain.base_model):
             output = plain(input_ids=batch.token_ids_BT, use_cache=False, **_layout(batch))
         return output.logits[chosen], lambda logits: logits, config.vocab_size

@@ -60,6 +60,7 @@ from turngym.trainers.update.forward import (
 from turngym.trainers.update.imitation import Demonstrations
 from turngym.trainers.update.minibatches import MiniBatch, dealt
 from turngym.trainers.update.optimizer import Optimizer, full_state
+from turngym.trainers.update.routing import Experts, replay_routing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -124,6 +125,8 @@ class TorchLearner:
         self.model = model.eval()
         self._compute = compute_of(model)
         self.config = config
+        if config.routing == "replay":
+            replay_routing(model)
         self.updates = 0
         """Updates done; the version of the weights."""
         self.optimizer = Optimizer(
@@ -220,7 +223,12 @@ class TorchLearner:
             temperature=self._temperature,
             ranks=self.ranks,
             what=what,
+            routing=self._routing(samples) if model is self.model else None,
         )
+
+    def _routing(self, samples: Sequence[TrainingSample]) -> list[Experts] | None:
+        replays = self.config.routing == "replay"
+        return [sample.routing for sample in samples] if replays else None
 
     def _old_means(self, samples: Sequence[TrainingSample], old: OldPolicy) -> OldPolicy:
         """Return mean log-probs under the policy at the start of the update, where they matter."""
@@ -329,6 +337,7 @@ class TorchLearner:
             device=self._compute.device,
             packed=self._compute.packed,
             ranks=ranks,
+            routing=self._routing(samples),
         ):
             found = self._forward(batch, "none" if mini.starts is None else "log_normalizer")
             # A loss that raises on one rank must stop all: the others would wait for its gradient.

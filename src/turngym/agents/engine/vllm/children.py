@@ -87,6 +87,8 @@ def command(
         rank = min(size for size in _LORA_RANKS if size >= config.adapter_rank)
         line += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2"]
         line += ["--max-cpu-loras", "4"]
+    if config.routing:
+        line += ["--enable-return-routed-experts"]
     environment = {
         "TURNGYM_WEIGHTS": str(folder),
         "PYTHONPATH": str(_PLUGIN),
@@ -98,6 +100,8 @@ def command(
     }
     if config.weights == "ipc":  # handles of memory come pickled
         environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+    if config.routing:  # no other runner reports it
+        environment["VLLM_USE_V2_MODEL_RUNNER"] = "1"
     if config.adapter_rank:
         environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if config.gpus:

@@ -72,6 +72,7 @@ class VllmEngine(ServerSampler):
             end_id=int(tokenizer.eos_token_id),
             context=context,
             max_sessions=max_sessions,
+            routing=config.routing,
         )
 
     async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:

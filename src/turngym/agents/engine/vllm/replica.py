@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turngym.agents.engine.config import VllmEngineConfig
-from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.protocol import Experts, Sampling
 from turngym.errors import PolicyFault
 from turngym.plugins import import_extra
 
@@ -84,6 +86,8 @@ class Sampled:
     """Of the weights that sampled each token."""
     finish: str
     """``"stop"``, ``"length"``, or ``"abort"`` where an update ended it early."""
+    routing: Experts | None = None
+    """Experts at the tokens from the one on that was asked for, the last one left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +138,7 @@ class Replica:
         seed: int,
         end_id: int,
         weights: Publication,
+        routing_from: int | None = None,
     ) -> Sampled:
         """Sample after ``prompt`` with ``weights``, which it serves.
 
@@ -143,10 +148,11 @@ class Replica:
             seed: Of the random numbers of this action.
             end_id: The token that ends an action.
             weights: Those that were published last.
+            routing_from: First token whose experts are to be reported; None for no report.
 
         Raises:
             ReplicaError: No whole answer came, or one that cannot be.
-            PolicyFault: The request itself is refused.
+            PolicyFault: The request itself is refused, or no routing is reported, or too little.
         """
         params: dict[str, Any] = {
             "max_tokens": sampling.max_new_tokens,
@@ -160,13 +166,19 @@ class Replica:
             params["seed"] = seed
         if sampling.stop:
             params["stop"] = list(sampling.stop)
+        if routing_from is not None:
+            params["routed_experts_prompt_start"] = routing_from
         # What older weights read is never taken for its own.
         body = {"sampling_params": params, "cache_salt": weights.label, "return_token_ids": True}
         async with self._slots:
             answer = await self._generate(prompt, body, weights)
         if answer.get("prompt_token_ids") != list(prompt):
             raise ReplicaError(f"{self.url}: read other tokens than it was sent")
-        return self._sampled(answer, weights, greedy=sampling.temperature == 0)
+        found = self._sampled(answer, weights, greedy=sampling.temperature == 0)
+        if routing_from is None or not found.token_ids:
+            return found
+        rows = len(prompt) + len(found.token_ids) - 1 - routing_from
+        return replace(found, routing=self._routing(answer["choices"][0], rows))
 
     async def score(self, ids: Sequence[int], weights: Publication) -> NDArray[np.float32]:
         """Return the log-probs of ``ids`` at temperature 1, shape [L - 1], from the second on.
@@ -352,6 +364,26 @@ class Replica:
             self._client = self._aiohttp.ClientSession(connector=connector, timeout=no_limit)
         async with self._client.request(method, self.url + path, json=body) as response:
             return response, await response.read()
+
+    def _routing(self, choice: Mapping[str, Any], rows: int) -> Experts:
+        """Return the experts that an answer reports, [rows, layers, top_k]."""
+        text = choice.get("routed_experts")
+        if text is None:
+            raise PolicyFault(
+                f"engine.routing: {self.url} reports no experts; start it by 'turngym serve engine "
+                "... --routing', with a mixture-of-experts model"
+            )
+        try:
+            found = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+        except (ValueError, EOFError, TypeError) as error:
+            raise ReplicaError(f"{self.url}: experts that cannot be read: {error}") from error
+        if found.ndim != 3 or len(found) != rows:
+            raise PolicyFault(
+                f"engine.routing: {self.url} reports experts of shape {found.shape}, wanted "
+                f"[{rows}, layers, experts of a token]"
+            )
+        experts: Experts = found.astype(np.uint16)
+        return experts
 
     def _sampled(self, answer: Mapping[str, Any], weights: Publication, *, greedy: bool) -> Sampled:
         try:

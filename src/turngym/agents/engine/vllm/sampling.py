@@ -14,7 +14,14 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from turngym.agents.engine.config import VllmEngineConfig
-from turngym.agents.engine.protocol import EngineStats, Generation, OnToken, Sampling, one_less
+from turngym.agents.engine.protocol import (
+    EngineStats,
+    Experts,
+    Generation,
+    OnToken,
+    Sampling,
+    one_less,
+)
 from turngym.agents.engine.vllm.fleet import Member, favoured
 from turngym.agents.engine.vllm.replica import (
     ConnectionLost,
@@ -57,12 +64,21 @@ class ServerSampler:
         end_id: The token that ends an action.
         context: Longest sequence in tokens.
         max_sessions: Most sessions open at once.
+        routing: Servers report the experts of each token.
     """
 
     def __init__(
-        self, servers: Servers, run: str, *, end_id: int, context: int, max_sessions: int
+        self,
+        servers: Servers,
+        run: str,
+        *,
+        end_id: int,
+        context: int,
+        max_sessions: int,
+        routing: bool = False,
     ) -> None:
         self.context = context
+        self._reports_routing = routing
         self.run = run
         self.stats = EngineStats()
         self.end_id = end_id
@@ -132,12 +148,21 @@ class ServerSampler:
         await self._ready()
         limit = min(sampling.max_new_tokens, room)
         ids, logprobs, versions, finish = list[int](), list[float](), list[int](), "abort"
+        routing = list[Experts]()
+        known = len(session.ids)
         while finish == "abort" and len(ids) < limit:
             left = replace(sampling, max_new_tokens=limit - len(ids))
-            answer = await self._asked(session, self._request(session, [*prompt, *ids], left))
+            start = max(0, known - 1) if self._reports_routing else None
+            ask = self._request(session, [*prompt, *ids], left, start)
+            answer = await self._asked(session, ask)
             ids += answer.token_ids
             logprobs += answer.logprobs
             versions += map(self._version_of, answer.labels)
+            if answer.routing is not None:
+                # Nothing leads to the first token of all.
+                first = answer.routing[:1] if known == 0 else answer.routing[:0]
+                routing += [first, answer.routing]
+                known = len(prompt) + len(ids)
             finish = "end" if ids and ids[-1] == self.end_id else answer.finish
         self.stats.reused_tokens += session.read_ids
         self.stats.read_tokens += len(prompt) - session.read_ids
@@ -149,10 +174,15 @@ class ServerSampler:
             logprobs=tuple(logprobs),
             versions=tuple(versions),
             finish="length" if finish == "abort" else finish,
+            routing=np.concatenate(routing) if routing else None,
         )
 
     def _request(
-        self, session: VllmSession, prompt: list[int], sampling: Sampling
+        self,
+        session: VllmSession,
+        prompt: list[int],
+        sampling: Sampling,
+        routing_from: int | None,
     ) -> Callable[[Member], Awaitable[Sampled]]:
         async def ask(member: Member) -> Sampled:
             assert member.serves is not None
@@ -162,6 +192,7 @@ class ServerSampler:
                 seed=session.next_seed(),
                 end_id=self.end_id,
                 weights=member.serves,
+                routing_from=routing_from,
             )
             unknown = {label for label in found.labels if version_of(label, self.run) is None}
             if unknown:

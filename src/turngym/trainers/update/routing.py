@@ -1,0 +1,147 @@
+"""Routing replay: a mixture-of-experts model computes with the experts that the engine chose.
+
+Engine and learner round differently, and where two experts are nearly as good they choose
+differently: then a log-prob is off by far more than by rounding. The choice is replayed, at tokens
+that were read as at those that were sampled; its weights are the learner's, with their gradient.
+
+Axis letters: N token of a rectangle, L layer, K expert of a token, T token of a sequence.
+
+Source:
+    Ma et al. 2025, arXiv:2510.11370, rollout routing replay (R3).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from turngym.errors import ConfigError, TrainingError
+from turngym.trainers.update.compute import plain_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from turngym.trainers.update.forward import MicroBatch
+
+Experts = NDArray[np.uint16] | None
+"""Those on the way to each token of a sequence, [T, L, K]; None leaves the choice to the model."""
+
+_ROUTERS, _GIVEN = "_turngym_routers", "_turngym_experts"
+_LAYER = re.compile(r"\blayers\.(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Routers:
+    """The routers of a model, by the numbers of their layers."""
+
+    names: Mapping[int, str]
+    shape: tuple[int, int]
+    """Layers of the model, experts of a token."""
+
+
+def replay_routing(model: PreTrainedModel) -> None:
+    """Have the routers of ``model`` take the experts of each ``MicroBatch`` that has some.
+
+    Raises:
+        ConfigError: It has no router that is known here.
+    """
+    body = plain_model(model).base_model
+    config = body.config.get_text_config()
+    names: dict[int, str] = {}
+    for name, module in body.named_modules():
+        if type(module).__name__.lower().endswith("topkrouter") and (at := _LAYER.search(name)):
+            names[int(at[1])] = name
+            is_normal = _is_normal(type(module), config)
+            setattr(module, _GIVEN, None)
+            module.register_forward_hook(partial(_replayed, is_normal=is_normal))
+    if not names:
+        raise ConfigError(
+            f"learner.routing='replay': {type(plain_model(model)).__name__} has no router of "
+            "experts that is known here; set learner.routing=own"
+        )
+    shape = config.num_hidden_layers, config.num_experts_per_tok
+    setattr(body, _ROUTERS, _Routers(names, shape))
+
+
+def replay(body: nn.Module, batch: MicroBatch) -> None:
+    """Have ``body`` take the experts of ``batch`` when it reads it, and for its gradient.
+
+    Raises:
+        TrainingError: They are of another model.
+    """
+    routers: _Routers | None = getattr(body, _ROUTERS, None)
+    if routers is None:
+        return
+    given_NLK = batch.experts_NLK
+    if given_NLK is not None and tuple(given_NLK.shape[1:]) != routers.shape:
+        raise TrainingError(
+            f"routing: the engine reports {tuple(given_NLK.shape[1:])} layers and experts of a "
+            f"token, the model has {routers.shape}"
+        )
+    for layer, name in routers.names.items():
+        given_NK = None if given_NLK is None else given_NLK[:, layer].long()
+        setattr(body.get_submodule(name), _GIVEN, given_NK)
+
+
+def with_experts(batch: MicroBatch, routing: Sequence[Experts]) -> MicroBatch:
+    """Return ``batch`` with the experts at its tokens, from those on the way to each token."""
+    known = [experts for i in batch.members if (experts := routing[i]) is not None]
+    if not known:
+        return batch
+    rows, width = batch.token_ids_BT.shape
+    given = np.full((rows * width, *known[0].shape[1:]), -1, dtype=np.int16)
+    start = 0
+    for row, (i, mask) in enumerate(zip(batch.members, batch.masks, strict=True)):
+        if batch.positions_BT is None:  # a row of its own
+            start = row * width
+        if (experts := routing[i]) is not None:
+            given[start : start + mask.size - 1] = experts[1:]
+        start += mask.size
+    return replace(batch, experts_NLK=torch.from_numpy(given).to(batch.token_ids_BT.device))
+
+
+def _replayed(router: nn.Module, _: Any, found: Any, *, is_normal: bool) -> Any:
+    """Return what ``router`` returns, with the experts that it is given; a forward hook."""
+    given_NK: Tensor | None = getattr(router, _GIVEN)
+    if given_NK is None:
+        return found
+    logits, weights, chosen = found
+    taken = torch.where(given_NK < 0, chosen, given_NK)
+    return logits, _weights(logits, taken, is_normal=is_normal).to(weights.dtype), taken
+
+
+def _weights(logits_NE: Tensor, chosen_NK: Tensor, *, is_normal: bool) -> Tensor:
+    weights_NK = logits_NE.float().softmax(-1).gather(-1, chosen_NK)
+    return weights_NK / weights_NK.sum(-1, keepdim=True) if is_normal else weights_NK
+
+
+def _is_normal(kind: type[nn.Module], config: Any) -> bool:  # of transformers
+    """Say whether a router scales the weights of a token's experts to 1, by trying one.
+
+    Raises:
+        ConfigError: It weighs them in another way than by the softmax of its logits.
+    """
+    try:
+        router: Any = kind(config)
+        for number, weight in enumerate(router.parameters()):
+            places = torch.arange(weight.numel(), dtype=torch.float32)
+            weight.data = torch.sin(places * (number + 1.7)).reshape(weight.shape)
+        with torch.no_grad():
+            logits, weights, chosen = router(torch.eye(config.hidden_size))
+        for is_normal in (True, False):
+            if torch.allclose(_weights(logits, chosen, is_normal=is_normal), weights, atol=1e-5):
+                return is_normal
+    except (TypeError, ValueError, RuntimeError):  # foreign code: it is another kind of router
+        pass
+    raise ConfigError(
+        f"learner.routing='replay': {kind.__name__} weighs experts in a way that is not known "
+        "here; set learner.routing=own"
+    )
