@@ -20,12 +20,18 @@ import pytest
 import torch
 
 from helpers import flight, models
+from helpers.signals import OVERLAPPED
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.models import build_tiny_model
 from turngym.agents.engine.protocol import Generation, Sampling
 from turngym.agents.engine.vllm import replica, transfer
 from turngym.agents.engine.vllm.engine import VllmEngine
 from turngym.agents.engine.vllm.replica import Replica, ReplicaError
+from turngym.config import load_config
+from turngym.rollouts.scheduler.audit import audit
+from turngym.trainers import loop
+from turngym.trainers.metrics import read_metrics
+from turngym.trainers.settings.train import TrainConfig
 
 pytestmark = flight.NOT_RUN
 PROMPT = [7, 3, 6, 12, 9]
@@ -173,6 +179,45 @@ async def test_a_server_that_never_answers_is_out_after_its_time(
     finally:
         await asyncio.wait_for(engine.close(), 60)
         served.kill()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_two_coordinators_sample_with_weights_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that trains sends them; those that play learn who has them, as of files."""
+    flight.gloo_ends()
+    monkeypatch.setitem(transfer.WAYS, "nccl", transfer.WAYS["gloo"])
+    monkeypatch.setattr(loop, "check_devices", lambda _: None)
+    monkeypatch.setattr(loop, "check_engine", lambda *_, **__: None)
+    served = flight.ready(flight.start("gloo", tied_model()))
+    settings: dict[str, Any] = {
+        **OVERLAPPED,
+        "env": {"id": "helpers.signals:SignalsEnv", "num_train_tasks": 24},
+        "model": {"type": "pretrained", "path": str(served.folder / "model"), "context": 128},
+        "engine": {"type": "vllm", "urls": [served.url], "weights": "nccl"},
+        "warm_start": {"episodes": 0},
+        "rollout": {**OVERLAPPED["rollout"], "admission": "in_order", "coordinators": 2},
+        "evaluation": {"every": 100, "validation_tasks": 1, "held_out_tasks": 1},
+        "run": {"steps": 3, "tensorboard": False},
+    }
+    try:
+        result = loop.train(load_config(TrainConfig, [settings]), tmp_path)
+    finally:
+        served.kill()
+    assert (result.updates, result.faults) == (3, 0)
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "train/tokens" in row]
+    for row in rows:
+        assert row["lag/violations"] == 0
+        assert 0 <= row["train/policy_lag"] <= 2
+        assert row.get("mismatch/fresh_max", 0) < 1e-4
+    assert "mismatch/fresh_max" in rows[0]
+    size = sum(value.nbytes for value in tied_model().parameters())
+    assert rows[-1]["engine/weights_bytes"] >= 3 * size
+    assert rows[-1]["engine/reloads"] == 0
+    found = audit(tmp_path)
+    assert found.is_clean, found.problems
+    assert len(found.parts) == 2
 
 
 # What vLLM's own ends want, without a GPU.
