@@ -23,6 +23,7 @@ from turngym.rollouts.scheduler.ledger import task_from_json
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.episode_runner import EpisodeRunner
+from turngym.trainers.runs.placement import COORDINATOR
 from turngym.trainers.runs.progress import Silent
 from turngym.trainers.settings.train import TrainConfig
 
@@ -52,11 +53,16 @@ class Killer(Silent):
     }
     """By update, of which the remainder modulo 2 is the coordinator."""
     sent, name = 0, ""
+    resident = 0
+    """Most bytes of main memory that one had."""
 
     def phase(self, name: str, total: int | None) -> None:
         self.name = name
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
+        for process in coordinators():
+            pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+            self.resident = max(self.resident, pages * os.sysconf("SC_PAGE_SIZE"))
         for number in self.numbers.get(done, ()) if self.name == "reinforcement" else ():
             os.kill(coordinators()[done % 2], number)
             self.sent += 1
@@ -112,6 +118,7 @@ def test_two_coordinators_play_the_groups_of_one_and_one_may_die(tmp_path: Path)
     result = train(config, tmp_path, progress=killer)
     assert killer.sent == 3
     assert result.faults == 0
+    assert killer.resident == pytest.approx(COORDINATOR, rel=0.3)
     sound(tmp_path)
     assert sorted(audit(path).lineages for path in find_ledgers(tmp_path)) == [1, 2]
     check_groups(tmp_path, config)

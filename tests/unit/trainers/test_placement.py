@@ -18,7 +18,15 @@ from turngym.config import load_config
 from turngym.errors import ConfigError
 from turngym.nodes import Node
 from turngym.trainers.runs.build_run import check_devices
-from turngym.trainers.runs.placement import GIB, MAIN, Plan, Shape, plan_nodes, plan_run
+from turngym.trainers.runs.placement import (
+    COORDINATOR,
+    GIB,
+    MAIN,
+    Plan,
+    Shape,
+    plan_nodes,
+    plan_run,
+)
 from turngym.trainers.settings.optimizer import ComputeConfig
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import computing, place
@@ -108,6 +116,16 @@ def test_ranks_come_first_and_servers_have_the_gpus_behind_them() -> None:
     alone = planned(gpus=1)
     assert found.parts[0].moments == alone.parts[0].moments // 2
     assert found.parts[3].total == int(0.85 * 80 * GIB)
+
+
+def test_processes_that_play_are_in_main_memory() -> None:
+    split = ["rollout.mode=overlap", "algo=decoupled_ppo", "rollout.coordinators=2"]
+    one, several = (
+        planned({"engine": SERVERS}, *split[: len(split) - 1 + more], gpus=3) for more in (0, 1)
+    )
+    assert several.parts[:-2] == one.parts
+    assert [part.name for part in several.parts[-2:]] == ["coordinator 0", "coordinator 1"]
+    assert {(part.device, part.total) for part in several.parts[-2:]} == {(MAIN, COORDINATOR)}
 
 
 def test_servers_see_the_gpus_that_the_plan_gives_them(

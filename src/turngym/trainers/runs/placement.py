@@ -33,6 +33,8 @@ MAIN = "main memory"
 _BYTES = {"float32": 4, "bfloat16": 2}
 _LOGIT_COPIES = 4
 _SENT = "weights to send"
+COORDINATOR = 120 * 2**20
+"""One process that plays, before its episodes: measured, see ``docs/scheduler.md``."""
 _BUFFERS = {"nccl": 2 * GIB, "ipc": GIB}
 """What vLLM packs weights into, here and at a server."""
 _LIMITS = {"H200": (4.3e12, 790e12)}
@@ -112,6 +114,8 @@ class Part:
     activations: int = 0
     """An estimate."""
     cache: int = 0
+    program: int = 0
+    """Of a process that has no model."""
 
     @property
     def total(self) -> int:
@@ -144,6 +148,11 @@ def plan_run(config: TrainConfig, *, gpus: Sequence[int], names: Sequence[str] =
     devices = {f"cuda:{number}": size for number, size in enumerate(gpus)}
     devices[MAIN] = _main_memory()
     parts = [*_learner(config, shape, len(gpus)), *_engine(config, shape, devices)]
+    if (count := config.rollout.coordinators) > 1:
+        parts += [
+            Part(name=f"coordinator {number}", device=MAIN, program=COORDINATOR)
+            for number in range(count)
+        ]
     _check(parts, devices)
     notes = ["activations are an estimate; models of a credit method's own are not counted"]
     notes += _travel(config)
@@ -322,6 +331,7 @@ _REMEDIES = {
     "moments": "raise learner.ranks, or set model.lora_rank",
     "activations": "lower learner.microbatch_tokens, or set learner.recompute=true",
     "cache": "lower rollout.concurrency, model.context or engine.gpu_memory",
+    "program": "lower rollout.coordinators",
 }
 
 
