@@ -142,6 +142,31 @@ async def test_a_server_that_did_not_load_what_it_says_gets_no_requests(
             await engine.publish(weights(2), 2)
 
 
+async def test_a_server_that_serves_is_asked_for_an_update_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each request waits for a processor on both sides."""
+    asked: list[str] = []
+    send = Replica._send
+
+    async def noted(self: Replica, method: str, path: str, *more: Any) -> Any:
+        asked.append(path.partition("?")[0])
+        return await send(self, method, path, *more)
+
+    monkeypatch.setattr(Replica, "_send", noted)
+    update = ["/pause", "/start_weight_update", "/update_weights", "/finish_weight_update"]
+    update += ["/resume", "/inference/v1/generate"]
+    known = ["/version", "/weight_info", "/v1/models", "/init_weight_transfer_engine"]
+    async with servers.engine_on_a_server() as engine:
+        for version, wanted in ((1, [*known, *update]), (2, update)):
+            await engine.publish(weights(version), version)
+            assert asked == wanted
+            asked.clear()
+        engine.suspect(0, "a request failed")  # then it is looked at
+        await engine.publish(weights(3), 3)
+        assert asked[: len(known)] == known
+
+
 async def test_a_session_stays_where_its_prefix_is_and_leaves_when_that_server_dies(
     tmp_path: Path, open_engine: Open
 ) -> None:

@@ -201,19 +201,24 @@ class Fleet:
                 await self._failed(member, str(error) or "did not come up in time")
 
     async def _bring_up(self, member: Member) -> None:
-        """Start, load, measure, and let requests in."""
-        patience_s = _SILENT_S
+        """Start, load, measure, and let requests in.
+
+        One that serves older weights is not asked who it is: each request of an update waits for a
+        processor on both sides, which on a busy machine is what an update takes.
+        """
+        is_known, patience_s = member.serves is not None, _SILENT_S
         if member.child is not None and not member.child.is_running:
             if member.failures:
                 self.counts["engine/restarts"] += 1
             member.disconnect()
             await member.child.start()
-            patience_s = self._config.start_timeout_s
-        await self._until_alive(member, patience_s)
+            is_known, patience_s = False, self._config.start_timeout_s
+        if not is_known:
+            await self._until_alive(member, patience_s)
         new = self._newest
         assert new is not None
         for last_try in (False, True):
-            await self._load(member, new)
+            await self._load(member, new, is_known=is_known and not last_try)
             gap = await member.replica.gap(new)
             if gap <= self._config.largest_gap:
                 break
@@ -229,14 +234,14 @@ class Fleet:
         member.ever_served = True
         self._wake()
 
-    async def _load(self, member: Member, new: Publication) -> None:
-        """Have a server take ``new``, and before that see where it comes from."""
+    async def _load(self, member: Member, new: Publication, *, is_known: bool) -> None:
+        """Have a server take ``new``, and before that see where it comes from, unless it has."""
         send = None
-        if new.weights is None:
+        if new.weights is None and not is_known:
             name, text = await asyncio.to_thread(self._write_token)
             seen = {"init_info": {"name": name, "text": text}}
             await member.replica.post("/init_weight_transfer_engine", seen)
-        else:
+        if new.weights is not None:
             if member.transfer is None:
                 member.transfer = await Transfer.open(member.replica, self._config.weights)
             send = member.transfer.send
