@@ -22,6 +22,7 @@ from turngym.rollouts.scheduler.groups import group_seed
 from turngym.rollouts.scheduler.ledger import task_from_json
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.coordinators import SplitBatches
 from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.placement import COORDINATOR
 from turngym.trainers.runs.progress import Silent
@@ -128,7 +129,9 @@ def test_two_coordinators_play_the_groups_of_one_and_one_may_die(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_run_is_resumed_by_the_same_command(tmp_path: Path) -> None:
+def test_a_run_is_resumed_by_the_same_command_and_one_may_die_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = load_config(TrainConfig, [SETTINGS])
     file, out = tmp_path / "run.toml", tmp_path / "run"
     file.write_text(to_toml(config))
@@ -138,5 +141,13 @@ def test_a_run_is_resumed_by_the_same_command(tmp_path: Path) -> None:
         assert done.returncode != 0
         assert time.monotonic() - began < 60  # nothing that it started holds its output open
         assert audit(out).is_clean
+    mark = SplitBatches.mark_checkpointed
+
+    def deadly(batches: SplitBatches, version: int) -> None:
+        if version == STEPS:
+            os.kill(coordinators()[0], signal.SIGKILL)
+        mark(batches, version)
+
+    monkeypatch.setattr(SplitBatches, "mark_checkpointed", deadly)
     assert train(config, out).updates == STEPS
-    assert sound(out).lineages == 3
+    assert sound(out).lineages in (3, 4)  # whether it was started again or not

@@ -322,7 +322,7 @@ class Coordinator:
             group_size=rollout.group_size,
             seed=derive_seed(config.run.seed, "selection"),
         )
-        async with await self._ledger() as ledger:
+        async with await open_part(setup.folder, setup.number, setup.version) as ledger:
             ledger.kept = setup.kept
             ledger.mark_share(f"{setup.number}/{rollout.coordinators}")
             await ledger.flush()  # it is read next
@@ -339,18 +339,29 @@ class Coordinator:
                 while True:
                     await obey(await self._orders.get(), source, self._channel, self._orders.get)
 
-    async def _ledger(self) -> Ledger:
-        """Return its ledger, as soon as a process that was killed has let go of it."""
-        folder = self._setup.folder / f"{PART_FOLDER}{self._setup.number}"
-        folder.mkdir(exist_ok=True)
-        until = asyncio.get_running_loop().time() + _FREED_S
-        while True:
-            try:
-                return open_ledger(folder, Manifest(folder), self._setup.version)
-            except ConfigError:
-                if asyncio.get_running_loop().time() > until:
-                    raise
-                await asyncio.sleep(_LOOK_S)
+
+async def open_part(run: Path, number: int, version: int) -> Ledger:
+    """Return the ledger of coordinator ``number``, when a process that was killed lets go of it.
+
+    Args:
+        run: Folder of the run.
+        number: Of the coordinator.
+        version: Updates done.
+
+    Raises:
+        ConfigError: Another process keeps it open.
+        RecordError: It is damaged, or empty although there were updates.
+    """
+    folder = run / f"{PART_FOLDER}{number}"
+    folder.mkdir(exist_ok=True)
+    until = asyncio.get_running_loop().time() + _FREED_S
+    while True:
+        try:
+            return open_ledger(folder, Manifest(folder), version)
+        except ConfigError:
+            if asyncio.get_running_loop().time() > until:
+                raise
+            await asyncio.sleep(_LOOK_S)
 
 
 async def obey(

@@ -22,7 +22,7 @@ from typing import Any
 from turngym import registry
 from turngym.agents.engine.vllm.engine import VllmEngine
 from turngym.coroutines import SIGNALS
-from turngym.errors import TrainingError
+from turngym.errors import TrainingError, TurnGymError
 from turngym.trainers.runs.coordinator import (
     CLOSE_S,
     Channel,
@@ -37,6 +37,7 @@ from turngym.trainers.runs.coordinator import (
     Suspected,
     Take,
     main,
+    open_part,
 )
 from turngym.trainers.runs.group_source import Taken
 from turngym.trainers.runs.run import Run
@@ -169,6 +170,16 @@ class _Child:
         if self._process is not None:
             self._process.kill()
         await self._task
+        if self._deaths or (self._process is not None and self._process.exitcode):
+            await self._mark_here()
+
+    async def _mark_here(self) -> None:
+        """Note what is in a checkpoint for a process that may have died before it could."""
+        try:
+            async with await open_part(self._run.folder.path, self._number, 0) as ledger:
+                ledger.mark_checkpointed(self._kept)
+        except TurnGymError as error:
+            logger.warning("coordinator %s: %s", self._number, error)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
