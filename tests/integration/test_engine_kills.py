@@ -38,6 +38,8 @@ class Killer(Silent):
 
     def __init__(self, kills: int) -> None:
         self.left, self.killed, self._phase = kills, 0, ""
+        self.is_over = False
+        """Servers that are started from now on are not meant."""
         self._rng = np.random.default_rng(7)
 
     def phase(self, name: str, total: int | None) -> None:
@@ -54,7 +56,7 @@ class Killer(Silent):
         until = time.monotonic() + 120
         while not (found := servers_of_ours()) and time.monotonic() < until:
             time.sleep(0.05)  # the other one has just been killed, too
-        if found:
+        if found and not self.is_over:
             os.kill(self._rng.choice(found), signal.SIGKILL)
             self.killed += 1
 
@@ -87,8 +89,10 @@ def test_a_run_without_any_server_left_is_saved_and_resumed(
 ) -> None:
     register_for_a_while(monkeypatch)
     settings = [SETTINGS, "run.steps=8", "engine.restarts=0"]  # not all sampled at the kill
+    killer = Killer(3)
     with pytest.raises(EnginesLost, match=LOST) as caught:
-        train(load_config(TrainConfig, settings), tmp_path, progress=Killer(3))
+        train(load_config(TrainConfig, settings), tmp_path, progress=killer)
+    killer.is_over = True
     assert exit_code(caught.value) == 4
     assert "\n" not in str(caught.value)
     result = train(load_config(TrainConfig, settings), tmp_path)
