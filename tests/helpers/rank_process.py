@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import MixtralConfig, MixtralForCausalLM
 
 from helpers import models
 from helpers.cli import SOURCE
@@ -63,6 +64,7 @@ CASES = QUICK | {
     "imitation beside": ["algo=grpo_demos", "learner.microbatch_tokens=32"],
     "selected tokens": ["algo=forking_tokens"],
     "chunks": ["regularizer.entropy_coefficient=0.01"],
+    "routing": ["learner.routing=replay", "learner.recompute=true", "learner.microbatch_tokens=64"],
 }
 EPISODES = [
     RenderedEpisode(
@@ -203,7 +205,7 @@ def fail_once(how: str) -> None:
 def learner_of(name: str) -> tuple[TrainConfig, Any, Callable[..., TorchLearner]]:
     overrides = ["env.id=text/maze", "learner.lr=1e-3", "learner.device=cpu"]
     config = load_config(TrainConfig, [*overrides, *CASES[name]])
-    model = copy.deepcopy(models.model())
+    model = mixture() if name == "routing" else copy.deepcopy(models.model())
     if name == "lora":
         model = add_lora(model, 3, seed=1)
     backward = config.algo.advantage.updates_last_turn_first
@@ -218,6 +220,25 @@ def learner_of(name: str) -> tuple[TrainConfig, Any, Callable[..., TorchLearner]
         demonstrations=demonstrations(config),
     )
     return config, model, make
+
+
+def mixture() -> Any:
+    """Return a small mixture of four experts, of which two are chosen."""
+    config = MixtralConfig(
+        vocab_size=330,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return MixtralForCausalLM(config).float().eval()
 
 
 def demonstrations(config: TrainConfig) -> Demonstrations | None:
@@ -236,7 +257,12 @@ def samples_of(name: str) -> list[TrainingSample]:
         behaviour = np.where(sample.loss_mask, sample.behaviour_logprobs + noise, 0)
         own = n // 2 if name == "split episodes" else n
         group = own // 2
-        noisy.append(replace(sample, behaviour_logprobs=behaviour, trajectory=own, group=group))
+        one = replace(sample, behaviour_logprobs=behaviour, trajectory=own, group=group)
+        if name == "routing":
+            first = rng.integers(0, 4, (sample.token_ids.size, 2, 1))
+            experts = np.concatenate([first, (first + 1) % 4], axis=-1).astype(np.uint16)
+            one = replace(one, routing=experts)
+        noisy.append(one)
     return noisy
 
 
