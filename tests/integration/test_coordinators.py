@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -136,10 +135,9 @@ def test_a_run_is_resumed_by_the_same_command_and_one_may_die_at_its_end(
     file, out = tmp_path / "run.toml", tmp_path / "run"
     file.write_text(to_toml(config))
     for line, number in (("reinforcement 2", signal.SIGKILL), ("reinforcement 3", signal.SIGINT)):
-        began = time.monotonic()
+        # It reads to the end of the output, so what is left behind holds it until the time limit.
         done = stop_at(out, [str(file)], line=line, number=number)
         assert done.returncode != 0
-        assert time.monotonic() - began < 60  # nothing that it started holds its output open
         assert audit(out).is_clean
     mark = SplitBatches.mark_checkpointed
 
