@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from turngym.environments.desktop import register_desktop as _register_desktop
-from turngym.environments.gym.hosts import make_async
 from turngym.environments.gym.registration import make, register
-from turngym.environments.own import add_class as _add_class
-from turngym.environments.own import add_tasks as _add_tasks
-from turngym.environments.own import load as _load_own
 from turngym.environments.search import register_search as _register_search
 from turngym.environments.swe import register_swe as _register_swe
 from turngym.environments.terminal import register_terminal as _register_terminal
@@ -30,6 +26,7 @@ if _TYPE_CHECKING:
     from turngym.environments.checks.task import check_tasks
     from turngym.environments.core.actions import Action, Commands, JsonTools
     from turngym.environments.core.env import AsyncTurnEnv, Outcome, TurnEnv, fork
+    from turngym.environments.gym.hosts import make_async
     from turngym.environments.gym.vector import make_vec
     from turngym.environments.text.base import TextGame
     from turngym.environments.text.from_gymnasium import from_gymnasium
@@ -47,6 +44,7 @@ _LAZY = {
     "turngym.environments.checks.task": "check_tasks",
     "turngym.environments.core.actions": "Action Commands JsonTools",
     "turngym.environments.core.env": "AsyncTurnEnv Outcome TurnEnv fork",
+    "turngym.environments.gym.hosts": "make_async",
     "turngym.environments.gym.vector": "make_vec",
     "turngym.environments.text.base": "TextGame",
     "turngym.environments.text.from_gymnasium": "from_gymnasium",
@@ -81,7 +79,12 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-_extend(load_own=_load_own, add_class=_add_class, add_tasks=_add_tasks)
+def _own(name: str) -> _Any:
+    """Return a function of the module that loads the user's own, which takes half of an import."""
+    return lambda *given: getattr(_import_module("turngym.environments.own"), name)(*given)
+
+
+_extend(load_own=_own("load"), add_class=_own("add_class"), add_tasks=_own("add_tasks"))
 _register_text_games()
 _register_search()
 _register_web()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from turngym.environments.swe.env import InstanceEnv
-from turngym.environments.swe.formats import Instance, as_instance
+from turngym.environments.swe.instances import Instance, as_instance
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.patches import diff_text
 from turngym.environments.swe.records import broken_files

@@ -44,6 +44,16 @@ def test_an_example_fits_on_a_screen(name: str) -> None:
     assert len((EXAMPLES / name).read_text(encoding="utf-8").splitlines()) <= 60
 
 
+def test_an_import_loads_what_registers_and_nothing_that_plays() -> None:
+    code = (
+        "import sys, turngym; rooms = {'asyncio', 'pydantic', 'turngym.config', 'turngym.sandbox',"
+        " 'turngym.environments.core.env', 'turngym.tasks.problem'}\n"
+        "assert not rooms & sys.modules.keys(), rooms & sys.modules.keys()\n"
+        "turngym.make('text/maze').reset(seed=0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_every_public_name_is_there_and_torch_is_not() -> None:
     code = (
         "import sys, turngym; rooms = {'torch', 'turngym.trainers', 'turngym.rollouts.episode'}\n"

@@ -9,14 +9,13 @@ tokens and keeps every one.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from turngym.agents.chat.prompting import ChatMessage, Completion
 from turngym.agents.engine.protocol import Engine, Generation, Sampling, Session, spans_of
-from turngym.agents.template_slots import fill, mark, says_as_is, slots_of
 from turngym.errors import ConfigError
 from turngym.tracing import is_tracing, note, traced
 from turngym.types import Message, Role, Trajectory, Turn
@@ -328,3 +327,146 @@ class EngineConversation:
     def close(self) -> Awaitable[None] | None:
         """Free the engine's session."""
         return self._session.close()
+
+
+# Which templates put what is said into their text as it is, wherever it is said: such a one is run
+# once for messages of these roles. That is proven from its syntax tree, and nothing is assumed. One
+# that looks at what is said (thinking, tool answers that it recognises) is run every time.
+
+_SAID = "content"
+_NODES = frozenset({
+    "Template", "Output", "TemplateData", "For", "If", "CondExpr", "Assign", "Name", "NSRef",
+    "Const", "Getattr", "Getitem", "Slice", "Compare", "Operand", "And", "Or", "Not", "Neg", "Add",
+    "Sub", "Mod", "Concat", "Filter", "Test", "Call", "Keyword",
+})  # fmt: skip
+"""Kinds of nodes that are understood; a template with any other is run every time."""
+_TESTS = frozenset({"defined", "undefined", "none", "string", "mapping", "iterable", "true"})
+"""Tests that say the same of every text."""
+
+
+def says_as_is(template: str) -> bool:
+    """Return whether the text of ``template`` is the same around whatever its messages say.
+
+    True only where that is certain for contents that are not empty and have no blanks around them.
+    """
+    try:
+        from jinja2 import Environment, TemplateSyntaxError
+    except ImportError:
+        return False
+    # As ``transformers`` reads templates.
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    try:
+        tree = environment.parse(template)
+    except TemplateSyntaxError:
+        return False
+    return _Reading(tree).is_plain
+
+
+def slots_of(text: str, count: int) -> tuple[str, ...] | None:
+    """Return what stands around ``count`` marks in ``text``; None when one is not there once."""
+    pieces: list[str] = []
+    for number in range(count):
+        before, *rest = text.split(mark(number))
+        if len(rest) != 1:
+            return None
+        pieces.append(before)
+        text = rest[0]
+    return (*pieces, text)
+
+
+def fill(slots: Sequence[str], contents: Sequence[str]) -> str:
+    """Return the text of a template with ``contents`` in its ``slots``, one more than contents."""
+    return (
+        "".join([part for pair in zip(slots, contents, strict=False) for part in pair]) + slots[-1]
+    )
+
+
+def mark(number: int) -> str:
+    """Return what stands for content ``number`` while a template is run for its slots."""
+    return f"turngym-slot-{number}-of-a-message"
+
+
+class _Reading:
+    """Follows what is said through a template.
+
+    ``said`` are the names that hold what a message says, or a text with it; ``objects`` are the
+    names that hold messages.
+    """
+
+    def __init__(self, tree: Any) -> None:  # nodes of jinja2, whose attributes are by kind
+        self._above: dict[int, Any] = {}
+        self._nodes = list(self._walk(tree))
+        self._said: set[str] = set()
+        self._objects = {"messages"}
+        self.is_plain = all(map(self._is_known, self._nodes)) and self._follow()
+
+    def _walk(self, node: Any) -> Iterator[Any]:
+        yield node
+        for child in node.iter_child_nodes():
+            self._above[id(child)] = node
+            yield from self._walk(child)
+
+    @staticmethod
+    def _is_known(node: Any) -> bool:
+        kind = type(node).__name__
+        return kind in _NODES and not (kind == "Name" and node.name == "strftime_now")
+
+    def _follow(self) -> bool:
+        """Look at every use of what is said and of messages, until no name is new."""
+        known = -1
+        while known != (known := len(self._said) + len(self._objects)):
+            for node in self._nodes:
+                kind = type(node).__name__
+                is_name = kind == "Name" and node.ctx == "load"
+                if self._reads_content(node) or (is_name and node.name in self._said):
+                    if not self._is_put_in(node):
+                        return False
+                elif is_name and node.name in self._objects and not self._is_looked_into(node):
+                    return False
+        return not self._said & self._objects
+
+    @staticmethod
+    def _reads_content(node: Any) -> bool:
+        kind = type(node).__name__
+        if kind == "Getattr":
+            return bool(node.attr == _SAID)
+        return kind == "Getitem" and getattr(node.arg, "value", None) == _SAID
+
+    def _is_put_in(self, node: Any) -> bool:
+        """Return whether ``node``, a text with what is said, is put into the output as it is."""
+        above = self._above[id(node)]
+        kind = type(above).__name__
+        if kind in ("Output", "Not"):
+            return True
+        if kind == "Test":
+            return above.name in _TESTS
+        if kind == "If" or (kind == "CondExpr" and above.test is node):
+            return True  # a text that is not empty counts as true
+        if kind == "Assign" and type(above.target).__name__ == "Name":
+            self._said.add(above.target.name)
+            return True
+        if kind in ("Concat", "Add", "And", "Or", "CondExpr"):
+            return self._is_put_in(above)
+        return kind == "Filter" and above.name == "trim" and self._is_put_in(above)
+
+    def _is_looked_into(self, node: Any) -> bool:
+        """Return whether ``node``, one or several messages, gives away nothing but its parts."""
+        above = self._above[id(node)]
+        kind = type(above).__name__
+        if kind == "For" and above.iter is node:
+            if type(above.target).__name__ != "Name":
+                return False
+            self._objects.add(above.target.name)
+            return True
+        if kind == "Getitem" and above.node is node:
+            if isinstance(getattr(above.arg, "value", None), str):
+                return True  # one of its fields; the content is looked at by itself
+            return self._is_looked_into(above)
+        if kind == "Assign" and type(above.target).__name__ == "Name":
+            self._objects.add(above.target.name)
+            return True
+        if kind == "Getattr":  # a field and no method, which might give the content
+            return type(self._above[id(above)]).__name__ != "Call"
+        return kind == "Filter" and above.name == "length"

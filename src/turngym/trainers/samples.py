@@ -1,9 +1,12 @@
-"""The one place where trajectories become token arrays with a loss mask and advantages."""
+"""The one place where trajectories become token arrays with a loss mask and advantages.
+
+And where these are dealt to the optimizer steps of a batch.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,6 +176,36 @@ def _sample(
         group=group,
         routing=_joined(routings),
     )
+
+
+def dealt(
+    samples: Sequence[TrainingSample],
+    rng: Callable[[int], np.random.Generator],
+    *,
+    epochs: int = 1,
+    steps: int,
+    by_group: bool = False,
+) -> Iterator[list[int]]:
+    """Yield sample numbers for each optimizer step; the samples of an episode stay together.
+
+    Args:
+        samples: A batch.
+        rng: Of an epoch, by its number.
+        epochs: How often all samples are dealt.
+        steps: Of each epoch, where there are as many episodes.
+        by_group: So do those of a group, for a loss that compares attempts.
+    """
+    # By episode and not by sample: an aggregation over episodes must see all of their tokens.
+    numbers = [one.group if by_group else one.trajectory for one in samples]
+    units = sorted(set(numbers))
+    parts = min(steps, len(units))
+    for epoch in range(epochs):
+        order = units
+        if parts > 1:  # dealing needs no random numbers where all go into one step
+            order = [units[i] for i in rng(epoch).permutation(len(units))]
+        for part in range(parts):
+            chosen = set(order[part::parts])
+            yield [i for i, number in enumerate(numbers) if number in chosen]
 
 
 def _experts(span: TokenSpan) -> NDArray[np.uint16] | None:

@@ -17,11 +17,10 @@ from helpers import models
 from helpers.samples import random_samples
 from turngym.agents.engine.models import add_lora
 from turngym.errors import CheckpointError, TrainingError
-from turngym.trainers.samples import TrainingSample
+from turngym.trainers.samples import TrainingSample, dealt
 from turngym.trainers.settings.loss import LossConfig, PolicyGradient, PpoClip, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, OptimizerConfig
 from turngym.trainers.update.learner import TorchLearner
-from turngym.trainers.update.minibatches import dealt
 from turngym.trainers.update.optimizer import Optimizer, full_state
 
 SAMPLES = random_samples(models.model(), count=6)
@@ -121,7 +120,7 @@ def test_several_steps_per_batch_move_the_ratio_away_from_one() -> None:
 
 
 def test_minibatches_deal_out_every_episode_once_per_pass() -> None:
-    found = list(dealt(SAMPLES, LearnerConfig(num_epochs=2, num_minibatches=3), default_rng))
+    found = list(dealt(SAMPLES, default_rng, epochs=2, steps=3))
     assert [len(part) for part in found] == [2] * 6
     assert sorted(chain(*found[:3])) == sorted(chain(*found[3:])) == list(range(6))
     assert found[:3] != found[3:]
@@ -129,13 +128,13 @@ def test_minibatches_deal_out_every_episode_once_per_pass() -> None:
 
 def test_segments_of_one_episode_share_a_minibatch() -> None:
     cut = [replace(s, trajectory=i // 2) for i, s in enumerate(SAMPLES)]
-    for part in dealt(cut, LearnerConfig(num_minibatches=3), default_rng):
+    for part in dealt(cut, default_rng, steps=3):
         assert part[0] // 2 == part[1] // 2
 
 
 def test_the_attempts_of_a_group_share_a_minibatch_where_a_loss_compares_them() -> None:
     grouped = [replace(s, group=i % 3) for i, s in enumerate(SAMPLES)]
-    parts = dealt(grouped, LearnerConfig(num_minibatches=3), default_rng, by_group=True)
+    parts = dealt(grouped, default_rng, steps=3, by_group=True)
     assert sorted(parts) == [[0, 3], [1, 4], [2, 5]]
 
 

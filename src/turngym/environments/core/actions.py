@@ -105,8 +105,9 @@ class Commands:
         self.help = dict(help or {})
         self.keep_case = keep_case
         self._known: dict[str, Action | InvalidAction] = {}
+        self._slots = {name: _slots(text) for name, text in self.templates.items()}
         patterns = [
-            (name, _compile(name, text), _slots(text)) for name, text in self.templates.items()
+            (name, _compile(name, text), self._slots[name]) for name, text in self.templates.items()
         ]
         self._patterns = [one for one in patterns if not self.templates[one[0]].startswith("{")]
         self._anything = [one for one in patterns if self.templates[one[0]].startswith("{")]
@@ -150,15 +151,15 @@ class Commands:
 
     def render(self, action: Action) -> str:
         """Return the command line of ``action``."""
-        template = self.templates[action.name]
-        slots = {slot.name: slot for slot in _slots(template)}
+        slots = self._slots[action.name]
 
         def shown(match: re.Match[str]) -> str:
             slot, text = slots[match["name"]], str(action.arguments[match["name"]])
-            is_plain = text == self._meant(slot, text) and not slot.needs_quotes(text)
-            return text if is_plain else quoted(text, slot.quotes)
+            is_bare = text[:1].isalnum() and text[-1].isalnum()  # no quotes, no full stop: most are
+            is_plain = is_bare or text == self._meant(slot, text)
+            return text if is_plain and not slot.needs_quotes(text) else quoted(text, slot.quotes)
 
-        return _SLOT.sub(shown, template)
+        return _SLOT.sub(shown, self.templates[action.name])
 
     def tools(self) -> list[dict[str, Any]]:
         """Return one function description per command."""
@@ -167,9 +168,9 @@ class Commands:
     def _hint(self) -> str:
         return "Commands: " + "; ".join(_shown(text) for text in self.templates.values()) + "."
 
-    def _arguments(self, slots: Sequence[_Slot], match: re.Match[str]) -> dict[str, Any]:
+    def _arguments(self, slots: Mapping[str, _Slot], match: re.Match[str]) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for slot in slots:
+        for slot in slots.values():
             text = match[slot.name] if slot.is_int else self._meant(slot, match[slot.name])
             plain = text if self.keep_case else text.lower()
             values[slot.name] = int(text) if slot.is_int else plain
@@ -344,15 +345,15 @@ class _Slot:
         return has_blanks or not text
 
 
-def _slots(template: str) -> list[_Slot]:
-    return [
-        _Slot(
+def _slots(template: str) -> dict[str, _Slot]:
+    return {
+        slot["name"]: _Slot(
             slot["name"],
             slot["kind"] or ("rest" if slot["rest"] else "word"),
             slot.end() == len(template),
         )
         for slot in _SLOT.finditer(template)
-    ]
+    }
 
 
 def _slot_pattern(name: str, slot: re.Match[str]) -> str:

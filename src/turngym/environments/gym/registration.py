@@ -1,4 +1,8 @@
-"""Register environments with Gymnasium and with our catalogue, make them, list their options."""
+"""Register environments with Gymnasium and with our catalogue, make them, list their options.
+
+What an environment is made of is imported when the first is made, so that ``import turngym`` stays
+short.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,18 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from turngym import registry
-from turngym.environments.core.episode import SnapshotKind
-from turngym.environments.core.limits import Limit, TurnLimit, limit_of
-from turngym.environments.gym.face import as_gym
-from turngym.environments.gym.wrappers import attach
 from turngym.errors import ConfigError, unknown_name
 from turngym.registry import EnvEntry
+
+if TYPE_CHECKING:
+    from turngym.environments.core.episode import SnapshotKind
+    from turngym.environments.core.limits import Limit
 
 CREATE = f"{__name__}:create"
 
@@ -178,6 +182,10 @@ def create(
     Raises:
         ConfigError: A limit is wrong.
     """
+    from turngym.environments.core.limits import TurnLimit, limit_of
+    from turngym.environments.gym.face import as_gym
+    from turngym.environments.gym.wrappers import attach
+
     maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     made: Any = maker(**kwargs)
     turns = max_turns

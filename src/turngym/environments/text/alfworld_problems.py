@@ -104,8 +104,6 @@ _ROOMS_OF: dict[Kind, tuple[str, ...]] = {
 _IS = {"heat": ("heatable", "ishot", "hot"), "cool": ("coolable", "iscool", "cool")} | {
     "clean": ("cleanable", "isclean", "clean")
 }
-_APPLIANCES = ("fridge", "microwave", "sinkbasin", "knife", "butterknife")
-"""Types that the domain's actions name, so every problem must declare them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,6 @@ from typing import Any
 
 from turngym.environments.core.pictures import ScreenElement
 
-TEXT_ROLES = frozenset({"text", "heading", "item", "row", "image", "alert", "status"})
-"""Roles of lines that are read and rarely acted on."""
 SHAPE_ROLES = frozenset(
     {"circle", "rect", "ellipse", "polygon", "path", "line", "polyline", "label"}
 )

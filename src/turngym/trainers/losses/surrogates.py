@@ -25,8 +25,11 @@ from torch import Tensor
 
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import (
+    Balance,
+    Classify,
     ClippedWeight,
     DivergenceMask,
+    Fit,
     LogClipGeo,
     LossConfig,
     PolicyGradient,
@@ -37,7 +40,6 @@ from turngym.trainers.settings.loss import (
     TaperedWeight,
     ZeroedWeight,
 )
-from turngym.trainers.settings.regressions import Balance, Classify, Fit
 
 _TURN_BITS = 20
 """Of a token's place are its turn, those above its episode."""

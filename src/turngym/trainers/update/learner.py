@@ -45,7 +45,7 @@ from turngym.trainers.losses.token_weights import (
     with_selected_tokens,
 )
 from turngym.trainers.metrics import MetricSums
-from turngym.trainers.samples import TrainingSample
+from turngym.trainers.samples import TrainingSample, dealt
 from turngym.trainers.settings.loss import LossConfig, PpoClip, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
 from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
@@ -58,12 +58,37 @@ from turngym.trainers.update.forward import (
     score,
 )
 from turngym.trainers.update.imitation import Demonstrations
-from turngym.trainers.update.minibatches import MiniBatch, dealt
 from turngym.trainers.update.optimizer import Optimizer, full_state
 from turngym.trainers.update.routing import Experts, replay_routing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MiniBatch:
+    """One optimizer step's samples and what is known of them before any gradient.
+
+    Lists hold one array [L] per sample, from which micro-batches gather their tokens.
+    """
+
+    samples: Sequence[TrainingSample]
+    loss: LossConfig
+    """What is minimised in this step: adaptive clip bounds are solved."""
+    old: OldPolicy
+    references: Scores | None
+    """Log-probs of the frozen reference policy, where the loss reads them."""
+    coefficients: Scores
+    weights: list[NDArray[np.float64]] | None
+    """Corrections that depend on more than their own token; the others are made on the way."""
+    sequences: list[NDArray[np.int64]] | None
+    """As in ``TokenTerms``."""
+    sequence_log_ratios: list[NDArray[np.float64]] | None
+    """As in ``TokenTerms``."""
+    held_back: list[NDArray[np.bool_]] | None
+    """As in ``TokenTerms``."""
+    starts: list[NDArray[np.bool_]] | None
+    """Tokens at which a value is read off the logits; None where none is."""
 
 
 @dataclass(slots=True)
@@ -176,8 +201,11 @@ class TorchLearner:
                 counted = with_selected_tokens(counted, entropies, selection)
         means = self._old_means(counted, old)
         rng = partial(generator, self._seed, "minibatches", self.updates)
-        by_group = self._loss.surrogate.joins_groups
-        for number, places in enumerate(dealt(counted, self.config, rng, by_group=by_group)):
+        parts = dealt(
+            counted, rng, epochs=self.config.num_epochs, steps=self.config.num_minibatches,
+            by_group=self._loss.surrogate.joins_groups,
+        )  # fmt: skip
+        for number, places in enumerate(parts):
             batch = self._prepared(
                 [counted[i] for i in places],
                 old.of(places),

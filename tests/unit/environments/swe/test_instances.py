@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from turngym.environments.swe.formats import (
+from turngym.environments.swe.instances import (
     Instance,
     as_instance,
     read_instances,
