@@ -137,3 +137,17 @@ def test_a_published_page_has_one_place_for_its_tables(page: str, section: str) 
     text = (BENCHMARKS.parent / "docs" / f"{page}.md").read_text()
 
     assert [text.count(f"<!-- {section}: {mark} -->") for mark in ("begin", "end")] == [1, 1]
+
+
+def test_before_and_after_are_paired_by_round_and_a_rate_is_a_cost_the_other_way(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = _load("before_after", monkeypatch).row
+    times = {"before": [{"x": 1.0}, {"x": 4.0}], "after": [{"x": 2.0}, {"x": 8.0}]}
+    assert row(times, "x", "a turn", "us").endswith("| 2.5 | 5 | 2.00 (2.00 to 2.00) | **worse** |")
+    assert "0.50 (0.50 to 0.50) | better" in row(times, "x", "turns", "turns/s")
+    assert row(times, "x", "*peer:* GEM", "us").endswith("2.00 (2.00 to 2.00) |  |")
+    near = {"before": [{"x": 1.0}], "after": [{"x": 1.05}]}
+    assert row(near, "x", "a turn", "us").endswith("| same |")
+    apart = {"before": [{"x": 1.0}] * 3, "after": [{"x": 3.0}, {"x": 1.5}, {"x": 0.5}]}
+    assert row(apart, "x", "a turn", "us").endswith("| unclear |")
