@@ -30,7 +30,18 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
-from learning import ARCHER_8, ARCHER_MAIL, GIGPO, IGPO_PAPER, SPA_CITY, SPA_MAIL, SPA_SHORT
+from learning import (
+    ALONE,
+    ARCHER_8,
+    ARCHER_MAIL,
+    ARCHER_WEAK,
+    GIGPO,
+    IGPO_PAPER,
+    SPA_CITY,
+    SPA_MAIL,
+    SPA_SHORT,
+    WEAK,
+)
 
 from harness import put_section
 from results import PAGE
@@ -49,7 +60,7 @@ from turngym.types import Trajectory, TrajectoryGroup
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "credit_truth.jsonl"
 CONTINUATIONS = 8
 """Of each state."""
-ALONE = ("learner.lr=5e-4", "rollout.groups_per_step=1")
+SPA_WEAK = ("algo.rewards.0.demonstrations=256",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +71,8 @@ class Game:
     config: str
     episodes: int
     arms: tuple[ComparedAlgo, ...]
+    shared: tuple[str, ...] = ()
+    """``key=value`` of all arms."""
 
     @property
     def points(self) -> list[int]:
@@ -81,6 +94,18 @@ GAMES = {
             ComparedAlgo(name="archer-8", algo="archer", settings=ARCHER_8),
             ComparedAlgo(name="archer_demos", algo="archer_demos", settings=ALONE),
             ComparedAlgo(name="potential", algo="potential"),
+        ),
+    ),
+    "weak": Game(
+        title="the small maze after a weak player",
+        config="credit_ablations",
+        shared=WEAK,
+        episodes=640,
+        arms=(
+            ComparedAlgo(name="grpo", algo="grpo"),
+            ComparedAlgo(name="spa", algo="spa", settings=SPA_SHORT),
+            ComparedAlgo(name="spa_offline", algo="spa_offline", settings=SPA_WEAK),
+            ComparedAlgo(name="archer_demos", algo="archer_demos", settings=ARCHER_WEAK),
         ),
     ),
     "city": Game(
@@ -186,7 +211,7 @@ def _task_of(trajectory: Trajectory) -> Task:
 def measure(name: str, seeds: int, out: Path, names: Sequence[str]) -> None:
     """Train what is missing, from one start for each seed, and append a line for each group."""
     game = GAMES[name]
-    sources = [game.config, "evaluation.every=1000", "evaluation.held_out_tasks=32"]
+    sources = [game.config, *game.shared, "evaluation.every=1000", "evaluation.held_out_tasks=32"]
     arms = [arm for arm in game.arms if not names or arm.name in names]
     heats = plan(
         [], arms, sources=sources, seeds=range(seeds), budget_episodes=game.episodes, out=out
