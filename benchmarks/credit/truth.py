@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +52,7 @@ from turngym.seeding import derive_seed
 from turngym.tasks.base import Task, parse_task_id
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.loop import train
-from turngym.trainers.runs.comparison import ComparedAlgo, PlannedRun, plan
+from turngym.trainers.runs.comparison import ComparedAlgo, plan
 from turngym.trainers.runs.run import Run
 from turngym.types import Trajectory, TrajectoryGroup
 
@@ -164,8 +163,13 @@ def compared(credits: Sequence[FloatArray], truths: Sequence[FloatArray]) -> dic
 
 @contextmanager
 def metered(game: str, arm: str, seed: int) -> Iterator[None]:
-    """Take groups apart while a run of ``arm`` trains inside the block."""
-    assign, due = Run.assign_credit, GAMES[game].points
+    """Take groups apart while a run of ``arm`` trains inside the block.
+
+    A run that was stopped and goes on has the lines of its first part.
+    """
+    wanted = game, arm, seed
+    there = sum((r["game"], r["arm"], r["seed"]) == wanted for r in read_rows())
+    assign, due = Run.assign_credit, GAMES[game].points[there:]
 
     async def measured(run: Run, chosen: Any) -> Credit:
         credit = await assign(run, chosen)
@@ -222,18 +226,9 @@ def measure(name: str, seeds: int, out: Path, names: Sequence[str]) -> None:
         heat.keep_start()
         for run in heat.runs:
             if not run.is_done:
-                _forget(name, run)
                 with metered(name, run.name, run.seed):
                     train(run.config, run.folder)
                 print(run.label, flush=True)
-
-
-def _forget(game: str, run: PlannedRun) -> None:
-    """Drop the lines of a run that was stopped half way, and what it left."""
-    shutil.rmtree(run.folder, ignore_errors=True)
-    mine = game, run.name, run.seed
-    kept = [r for r in read_rows() if (r["game"], r["arm"], r["seed"]) != mine]
-    RESULTS.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
 
 
 def read_rows() -> list[dict[str, Any]]:
