@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +29,18 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
-from learning import ARCHER_8, ARCHER_MAIL, GIGPO, IGPO_PAPER, SPA_CITY, SPA_MAIL, SPA_SHORT
+from learning import (
+    ALONE,
+    ARCHER_8,
+    ARCHER_MAIL,
+    ARCHER_WEAK,
+    GIGPO,
+    IGPO_PAPER,
+    SPA_CITY,
+    SPA_MAIL,
+    SPA_SHORT,
+    WEAK,
+)
 
 from harness import put_section
 from results import PAGE
@@ -42,14 +52,14 @@ from turngym.seeding import derive_seed
 from turngym.tasks.base import Task, parse_task_id
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.loop import train
-from turngym.trainers.runs.comparison import ComparedAlgo, PlannedRun, plan
+from turngym.trainers.runs.comparison import ComparedAlgo, plan
 from turngym.trainers.runs.run import Run
 from turngym.types import Trajectory, TrajectoryGroup
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "credit_truth.jsonl"
 CONTINUATIONS = 8
 """Of each state."""
-ALONE = ("learner.lr=5e-4", "rollout.groups_per_step=1")
+SPA_WEAK = ("algo.rewards.0.demonstrations=256",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +70,8 @@ class Game:
     config: str
     episodes: int
     arms: tuple[ComparedAlgo, ...]
+    shared: tuple[str, ...] = ()
+    """``key=value`` of all arms."""
 
     @property
     def points(self) -> list[int]:
@@ -81,6 +93,18 @@ GAMES = {
             ComparedAlgo(name="archer-8", algo="archer", settings=ARCHER_8),
             ComparedAlgo(name="archer_demos", algo="archer_demos", settings=ALONE),
             ComparedAlgo(name="potential", algo="potential"),
+        ),
+    ),
+    "weak": Game(
+        title="the small maze after a weak player",
+        config="credit_ablations",
+        shared=WEAK,
+        episodes=640,
+        arms=(
+            ComparedAlgo(name="grpo", algo="grpo"),
+            ComparedAlgo(name="spa", algo="spa", settings=SPA_SHORT),
+            ComparedAlgo(name="spa_offline", algo="spa_offline", settings=SPA_WEAK),
+            ComparedAlgo(name="archer_demos", algo="archer_demos", settings=ARCHER_WEAK),
         ),
     ),
     "city": Game(
@@ -139,8 +163,13 @@ def compared(credits: Sequence[FloatArray], truths: Sequence[FloatArray]) -> dic
 
 @contextmanager
 def metered(game: str, arm: str, seed: int) -> Iterator[None]:
-    """Take groups apart while a run of ``arm`` trains inside the block."""
-    assign, due = Run.assign_credit, GAMES[game].points
+    """Take groups apart while a run of ``arm`` trains inside the block.
+
+    A run that was stopped and goes on has the lines of its first part.
+    """
+    wanted = game, arm, seed
+    there = sum((r["game"], r["arm"], r["seed"]) == wanted for r in read_rows())
+    assign, due = Run.assign_credit, GAMES[game].points[there:]
 
     async def measured(run: Run, chosen: Any) -> Credit:
         credit = await assign(run, chosen)
@@ -186,7 +215,7 @@ def _task_of(trajectory: Trajectory) -> Task:
 def measure(name: str, seeds: int, out: Path, names: Sequence[str]) -> None:
     """Train what is missing, from one start for each seed, and append a line for each group."""
     game = GAMES[name]
-    sources = [game.config, "evaluation.every=1000", "evaluation.held_out_tasks=32"]
+    sources = [game.config, *game.shared, "evaluation.every=1000", "evaluation.held_out_tasks=32"]
     arms = [arm for arm in game.arms if not names or arm.name in names]
     heats = plan(
         [], arms, sources=sources, seeds=range(seeds), budget_episodes=game.episodes, out=out
@@ -197,18 +226,9 @@ def measure(name: str, seeds: int, out: Path, names: Sequence[str]) -> None:
         heat.keep_start()
         for run in heat.runs:
             if not run.is_done:
-                _forget(name, run)
                 with metered(name, run.name, run.seed):
                     train(run.config, run.folder)
                 print(run.label, flush=True)
-
-
-def _forget(game: str, run: PlannedRun) -> None:
-    """Drop the lines of a run that was stopped half way, and what it left."""
-    shutil.rmtree(run.folder, ignore_errors=True)
-    mine = game, run.name, run.seed
-    kept = [r for r in read_rows() if (r["game"], r["arm"], r["seed"]) != mine]
-    RESULTS.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
 
 
 def read_rows() -> list[dict[str, Any]]:

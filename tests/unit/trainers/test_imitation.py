@@ -11,12 +11,18 @@ import torch
 
 from helpers import models
 from helpers.samples import random_samples
+from helpers.trajectories import episode, turn
 from turngym.agents.rendering import RenderedEpisode
+from turngym.config import load_config
+from turngym.errors import ConfigError
+from turngym.trainers.runs.phases import _imitated
 from turngym.trainers.settings.loss import ImitationTerm, LossConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
+from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import ALONE
 from turngym.trainers.update.imitation import Demonstrations, Imitator, imitation_weights
 from turngym.trainers.update.learner import TorchLearner
+from turngym.types import Trajectory
 
 
 def rendered(action: int, *, prompt: tuple[int, ...] = (5, 6)) -> RenderedEpisode:
@@ -141,3 +147,28 @@ def test_imitation_beside_takes_other_episodes_at_every_step_and_the_same_again(
     ]
     assert losses[0] == losses[1]
     assert len(set(losses[0])) == len(SHOWN)
+
+
+WON = episode([turn(drawn=(7, 8))], score=1.0)
+LOST = episode([turn(drawn=(9, 10))], score=0.0)
+
+
+@pytest.mark.parametrize(("only", "shown"), [("true", [WON]), ("false", [WON, LOST])])
+def test_imitation_beside_may_leave_out_what_failed(only: str, shown: list[Trajectory]) -> None:
+    setting = f"algo.loss.imitation.successes_only={only}"
+    sources = ["demo", "algo=grpo_demos"]
+    made = _imitated(load_config(TrainConfig, [*sources, setting]), [WON, LOST])
+    wanted = _imitated(load_config(TrainConfig, sources), shown)
+    assert made is not None
+    assert wanted is not None
+    losses = [
+        one.backpropagate(models.model(), step=0, max_tokens=999, ranks=ALONE)
+        for one in (made, wanted)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_where_no_demonstration_succeeded_there_is_none_to_imitate() -> None:
+    sources = ["demo", "algo=grpo_demos", "algo.loss.imitation.successes_only=true"]
+    with pytest.raises(ConfigError, match="no success of the expert fits into"):
+        _imitated(load_config(TrainConfig, sources), [LOST])

@@ -288,11 +288,13 @@ def _imitated(config: TrainConfig, episodes: Sequence[Trajectory]) -> Demonstrat
     samples = [
         sample
         for index, episode in enumerate(episodes[: term.demonstrations])
+        if episode.is_success or not term.successes_only
         for sample in to_samples(episode, np.zeros(episode.num_sampled_tokens), index=index)
     ]
     if not samples:
         raise ConfigError(
-            "algo.loss.imitation: no episode of the expert fits into "
+            f"algo.loss.imitation: no {'success' if term.successes_only else 'episode'} of the "
+            "expert fits into "
             f"model.context={config.model.context} with room for "
             f"rollout.max_new_tokens={config.rollout.max_new_tokens}: raise the context, or set "
             "warm_start.expert_noise lower"

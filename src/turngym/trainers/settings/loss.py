@@ -328,6 +328,9 @@ class ImitationTerm(StrictModel):
     """Multiplies the mean over the tokens of the demonstrated actions."""
     demonstrations: int = Field(default=64, ge=1)
     """Episodes of the expert."""
+    successes_only: bool = False
+    """Imitate those of them that succeeded: what a player who often fails can teach by example,
+    and as much of the outcomes as a critic of the same episodes reads."""
     episodes_per_step: int = Field(default=8, ge=1)
     """How many of them one optimizer step imitates, picked at random."""
 
