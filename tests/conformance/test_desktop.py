@@ -7,6 +7,7 @@ seeds, and ``make proof PART=desktop`` five hundred episodes with kills.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import re
@@ -23,6 +24,7 @@ import pytest
 from helpers import plain_user
 from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
+from turngym.environments.desktop.display import DisplayGone
 from turngym.environments.desktop.env import DisplayPool
 from turngym.environments.desktop.names import GROUNDING_APPS, PROGRAMS, TASK_TYPES
 from turngym.environments.desktop.x11_device import cells
@@ -417,6 +419,18 @@ def test_a_desktop_tells_nothing_of_the_hosts_environment(monkeypatch):
                 assert b"bf7a2c" not in Path(f"/proc/{pid}/environ").read_bytes()
     finally:
         device.close()
+
+
+def test_a_desktop_that_cannot_start_leaves_nothing_open(monkeypatch):
+    from turngym.environments.desktop import x11_device
+
+    def gone(*args):
+        raise DisplayGone("desktop: its message bus is gone")
+
+    monkeypatch.setattr(x11_device, "Accessibility", gone)
+    with pytest.raises(DisplayGone):
+        new_device()
+    gc.collect()  # an open socket is a warning, and so an error
 
 
 def test_a_program_cannot_say_that_another_one_ended():

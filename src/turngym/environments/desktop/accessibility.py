@@ -27,6 +27,8 @@ _MAX_NAME = 120
 _ANSWER_S = 2.0
 _AGAIN_S = 0.2
 """The same for an application that has just let us wait."""
+_GREETING_S = 60.0
+"""By the wall clock: a bus that is gone is known at once, one that got no processor is not gone."""
 
 ROLES = {
     7: "check box", 8: "menu item", 9: "dialog", 10: "column header", 11: "combo box",
@@ -90,7 +92,7 @@ class Accessibility:
     def __init__(self, root: Path, clock: Callable[[], float]) -> None:
         self._clock = clock
         try:
-            self._bus = DBusConnection(_greeted(root / "run/user/bus"))
+            self._bus = _connection(root / "run/user/bus")
         except (OSError, ValueError) as error:
             raise DisplayGone(f"desktop: its message bus is gone ({error})") from error
         self._names: dict[str, str] = {}
@@ -229,20 +231,23 @@ class Accessibility:
         return answers
 
 
-def _greeted(path: Path) -> socket.socket:
+def _connection(path: Path) -> DBusConnection:
     """Connect without a name: the bus asks the kernel who we are, inside and not outside."""
     sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(_ANSWER_S)
-    sock.connect(str(path))
-    for line in (b"\0AUTH EXTERNAL\r\n", b"DATA\r\n"):
-        sock.sendall(line)
-        answer = sock.recv(256)
-    if not answer.startswith(b"OK "):
+    try:
+        sock.settimeout(_GREETING_S)
+        sock.connect(str(path))
+        for line in (b"\0AUTH EXTERNAL\r\n", b"DATA\r\n"):
+            sock.sendall(line)
+            answer = sock.recv(256)
+        if not answer.startswith(b"OK "):
+            raise ValueError(f"it answered {answer[:60]!r}")
+        sock.sendall(b"BEGIN\r\n")
+        sock.settimeout(None)
+        return DBusConnection(sock)
+    except BaseException:
         sock.close()
-        raise ValueError(f"it answered {answer[:60]!r}")
-    sock.sendall(b"BEGIN\r\n")
-    sock.settimeout(None)
-    return sock
+        raise
 
 
 def _address(ref: _Ref, interface: str) -> DBusAddress:

@@ -126,7 +126,7 @@ class X11Device(Screened):
             self._await_manager()
             self.screen.move(width - 1, height - 1)  # out of the way of windows and their hints
         except BaseException:
-            self.display.close()
+            self.close()
             raise
 
     def is_sound(self) -> bool:
