@@ -203,7 +203,7 @@ def test_what_cannot_be_replayed_is_one_line() -> None:
         DeepseekV3Config(**SHAPE, n_routed_experts=EXPERTS, first_k_dense_replace=1)
     )
     with pytest.raises(ConfigError, match="weighs experts in a way that is not known"):
-        routing.replay_routing(deepseek)
+        routing.set_routing(deepseek, "replay")
     [sample] = samples_of(made("qwen3"), count=1)
     assert sample.routing is not None
     with pytest.raises(TrainingError, match=r"reports \(2, 2\) layers and experts .* has \(3, 2\)"):

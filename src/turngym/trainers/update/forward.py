@@ -31,7 +31,7 @@ from turngym.trainers.update.compute import (
     computing,
     plain_model,
 )
-from turngym.trainers.update.routing import Experts, replay, with_experts
+from turngym.trainers.update.routing import Experts, laid_out, replay
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -136,7 +136,15 @@ def micro_batches(
         # The shortest sequence costs least; its results and gradients are not used.
         idle = replace(lay(ordered[-1:], token_ids, masks, device), is_filler=True)
         batches += [idle] * fillers
-    return batches if routing is None else [with_experts(batch, routing) for batch in batches]
+    if not any(experts is not None for experts in routing or ()):
+        return batches
+    return [replace(batch, experts_NLK=_experts(batch, routing or ())) for batch in batches]
+
+
+def _experts(batch: MicroBatch, routing: Sequence[Experts]) -> Tensor | None:
+    chosen = [routing[i] for i in batch.members]
+    is_packed = batch.positions_BT is not None
+    return laid_out(chosen, batch.masks, batch.token_ids_BT, is_packed=is_packed)
 
 
 def _cut(
@@ -336,7 +344,7 @@ def check_packing(model: PreTrainedModel) -> None:
 
 def hidden_states(body: nn.Module, batch: MicroBatch) -> Tensor:
     """Return what ``body`` has behind each token after the last layer, [B, T, H]."""
-    replay(body, batch)
+    replay(body, batch.experts_NLK)
     with computing(body):
         output = body(input_ids=batch.token_ids_BT, use_cache=False, **_layout(batch))
     states_BTH: Tensor = output.last_hidden_state
@@ -408,7 +416,7 @@ def _before_head(
     config = plain.config.get_text_config()
     chosen = batch.rows_N, batch.columns_N
     if any(getattr(config, key, none) != none for key, none in NEUTRAL_HEAD.items()):
-        replay(plain.base_model, batch)
+        replay(plain.base_model, batch.experts_NLK)
         with computing(plain.base_model):
             output = plain(input_ids=batch.token_ids_BT, use_cache=False, **_layout(batch))
         return output.logits[chosen], lambda logits: logits, config.vocab_size

@@ -59,7 +59,7 @@ from turngym.trainers.update.forward import (
 )
 from turngym.trainers.update.imitation import Demonstrations
 from turngym.trainers.update.optimizer import Optimizer, full_state
-from turngym.trainers.update.routing import Experts, replay_routing
+from turngym.trainers.update.routing import set_routing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -145,18 +145,16 @@ class TorchLearner:
         self._regularizer = regularizer or RegularizerConfig()
         if needs_reference(loss, self._regularizer) and reference is None:
             raise ValueError(
-                "kl_coefficient > 0, balance or confidence_penalty needs a reference policy"
+                "kl_coefficient, balance or confidence_penalty needs a reference policy"
             )
         self.model = model.eval()
         self._compute = compute_of(model)
         self.config = config
-        if config.routing == "replay":
-            replay_routing(model)
+        set_routing(model, config.routing)
         self.updates = 0
         """Updates done; the version of the weights."""
-        self.optimizer = Optimizer(
-            model, config, total_steps=total_updates * config.steps_per_batch
-        )
+        total_steps = total_updates * config.steps_per_batch
+        self.optimizer = Optimizer(model, config, total_steps=total_steps)
         self._is_one_step = config.steps_per_batch == 1
         self._loss = loss
         self._temperature = temperature
@@ -251,12 +249,8 @@ class TorchLearner:
             temperature=self._temperature,
             ranks=self.ranks,
             what=what,
-            routing=self._routing(samples) if model is self.model else None,
+            routing=[s.routing for s in samples] if model is self.model else None,
         )
-
-    def _routing(self, samples: Sequence[TrainingSample]) -> list[Experts] | None:
-        replays = self.config.routing == "replay"
-        return [sample.routing for sample in samples] if replays else None
 
     def _old_means(self, samples: Sequence[TrainingSample], old: OldPolicy) -> OldPolicy:
         """Return mean log-probs under the policy at the start of the update, where they matter."""
@@ -271,9 +265,8 @@ class TorchLearner:
             return RecordedPolicy([s.behaviour_logprobs for s in samples])
         if loss.old_policy == "estimated":
             return EstimatedPolicy(self.updates)
-        unbiased_kl = (
-            self._regularizer.kl_coefficient > 0 and self._regularizer.kl_estimator == "k3_unbiased"
-        )
+        kl = self._regularizer
+        unbiased_kl = kl.kl_coefficient > 0 and kl.kl_estimator == "k3_unbiased"
         reads_ratios = loss.surrogate.has_ratio or unbiased_kl
         # With one step per batch the policy at the start of the update is still the current one,
         # and its log-probs are those of the step's own forward pass: no other pass is needed.
@@ -355,9 +348,8 @@ class TorchLearner:
 
     def _step(self, mini: MiniBatch, sums: MetricSums, *, is_first: bool) -> None:
         """Take one optimizer step on one mini-batch, micro-batch by micro-batch."""
-        samples, ranks = mini.samples, self.ranks
+        samples, ranks, totals = mini.samples, self.ranks, _Totals()
         self.optimizer.zero_grad()
-        totals = _Totals()
         for batch in micro_batches(
             [s.token_ids for s in samples],
             [s.loss_mask for s in samples],
@@ -365,7 +357,7 @@ class TorchLearner:
             device=self._compute.device,
             packed=self._compute.packed,
             ranks=ranks,
-            routing=self._routing(samples),
+            routing=[s.routing for s in samples],
         ):
             found = self._forward(batch, "none" if mini.starts is None else "log_normalizer")
             # A loss that raises on one rank must stop all: the others would wait for its gradient.

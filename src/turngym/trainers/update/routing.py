@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -28,8 +28,6 @@ from turngym.trainers.update.compute import plain_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from turngym.trainers.update.forward import MicroBatch
 
 Experts = NDArray[np.uint16] | None
 """Those on the way to each token of a sequence, [T, L, K]; None leaves the choice to the model."""
@@ -47,12 +45,14 @@ class _Routers:
     """Layers of the model, experts of a token."""
 
 
-def replay_routing(model: PreTrainedModel) -> None:
-    """Have the routers of ``model`` take the experts of each ``MicroBatch`` that has some.
+def set_routing(model: PreTrainedModel, how: Literal["own", "replay"]) -> None:
+    """Have the routers of ``model`` take what ``replay`` gives them, or choose for themselves.
 
     Raises:
         ConfigError: It has no router that is known here.
     """
+    if how == "own":
+        return
     body = plain_model(model).base_model
     config = body.config.get_text_config()
     names: dict[int, str] = {}
@@ -71,8 +71,12 @@ def replay_routing(model: PreTrainedModel) -> None:
     setattr(body, _ROUTERS, _Routers(names, shape))
 
 
-def replay(body: nn.Module, batch: MicroBatch) -> None:
-    """Have ``body`` take the experts of ``batch`` when it reads it, and for its gradient.
+def replay(body: nn.Module, given_NLK: Tensor | None) -> None:
+    """Have ``body`` take these experts when it reads a rectangle, and for its gradient.
+
+    Args:
+        body: Without its head.
+        given_NLK: As ``laid_out`` gives them; None for none.
 
     Raises:
         TrainingError: They are of another model.
@@ -80,7 +84,6 @@ def replay(body: nn.Module, batch: MicroBatch) -> None:
     routers: _Routers | None = getattr(body, _ROUTERS, None)
     if routers is None:
         return
-    given_NLK = batch.experts_NLK
     if given_NLK is not None and tuple(given_NLK.shape[1:]) != routers.shape:
         raise TrainingError(
             f"routing: the engine reports {tuple(given_NLK.shape[1:])} layers and experts of a "
@@ -91,21 +94,34 @@ def replay(body: nn.Module, batch: MicroBatch) -> None:
         setattr(body.get_submodule(name), _GIVEN, given_NK)
 
 
-def with_experts(batch: MicroBatch, routing: Sequence[Experts]) -> MicroBatch:
-    """Return ``batch`` with the experts at its tokens, from those on the way to each token."""
-    known = [experts for i in batch.members if (experts := routing[i]) is not None]
+def laid_out(
+    routing: Sequence[Experts],
+    masks: Sequence[NDArray[np.bool_]],
+    token_ids_BT: Tensor,
+    *,
+    is_packed: bool,
+) -> Tensor | None:
+    """Return the experts at each token of a rectangle, [N, L, K], -1 where they are not known.
+
+    Args:
+        routing: Of its sequences, those on the way to each token; None is returned if all are None.
+        masks: Of the same, for their lengths.
+        token_ids_BT: The rectangle.
+        is_packed: Its sequences lie end to end in one row.
+    """
+    known = [experts for experts in routing if experts is not None]
     if not known:
-        return batch
-    rows, width = batch.token_ids_BT.shape
+        return None
+    rows, width = token_ids_BT.shape
     given = np.full((rows * width, *known[0].shape[1:]), -1, dtype=np.int16)
     start = 0
-    for row, (i, mask) in enumerate(zip(batch.members, batch.masks, strict=True)):
-        if batch.positions_BT is None:  # a row of its own
+    for row, (experts, mask) in enumerate(zip(routing, masks, strict=True)):
+        if not is_packed:  # a row of its own
             start = row * width
-        if (experts := routing[i]) is not None:
+        if experts is not None:
             given[start : start + mask.size - 1] = experts[1:]
         start += mask.size
-    return replace(batch, experts_NLK=torch.from_numpy(given).to(batch.token_ids_BT.device))
+    return torch.from_numpy(given).to(token_ids_BT.device)
 
 
 def _replayed(router: nn.Module, _: Any, found: Any, *, is_normal: bool) -> Any:
