@@ -68,10 +68,22 @@ _ARCHER: dict[str, Any] = {
 SERVED: dict[str, Any] = {
     "engine": {"type": "vllm", "server": "turngym"},
     "model": {"hidden": 96, "layers": 3, "heads": 3},
-    "learner": {"lr": 7e-4, "num_epochs": 2},
-    # Episodes of two updates at a time, which is what a staleness of 1 allows.
-    "rollout": {"groups_per_step": 6, "concurrency": 96, "calls_at_once": 96},
+    "warm_start": {"target_success": 0.2, "max_steps": 240},
+    # Without a warm-up of the rate the first updates can unlearn the commands: the first steps of
+    # Adam are as long as any.
+    "learner": {"lr": 5e-4, "lr_warmup_steps": 12},
+    # A small group waits less for its slowest attempt, so that fewer turns get too old.
+    "rollout": {
+        "groups_per_step": 24,
+        "group_size": 4,
+        "concurrency": 192,
+        "calls_at_once": 192,
+    },
 }
+# Episodes begin whenever others end, as many as two updates train on, and those that get too old
+# are dropped. Were they counted until they are trained on, as usual, a step would take half as long
+# as the slowest of its episodes, or longer.
+_WINDOW = {"admission": "windowed", "pace": False, "buffer_groups": 48}
 METHODS: dict[str, list[dict[str, Any]]] = {
     "decoupled_ppo": [],
     "igpo": [{"algo": "igpo"}, {"algo": {"loss": {"correction": {"weight": "truncate"}}}}],
@@ -255,6 +267,8 @@ class Row:
     """Sampled success on 256 held-out tasks."""
     lag: float
     """Mean versions between a trained token and its trainer."""
+    waste: float = math.nan
+    """Part of the tokens whose fate is known that no update trained on, most of them too old."""
     load: float
     """Load average of the machine, of the last minute."""
 
@@ -265,6 +279,8 @@ def run(
     """Train once and return what it took."""
     own = {"rollout": MODES[mode], "run": {"seed": seed, "steps": steps}}
     layers = [SETTINGS, *METHODS[algo], *([SERVED] if served else []), own]
+    if served and mode != "sync":
+        layers.append({"rollout": _WINDOW})
     config = load_config(TrainConfig, layers)
     Waits.waited_s, Waits.decoded_meanwhile = 0.0, 0
     progress = WaitsInTraining(latency_s)
@@ -277,6 +293,7 @@ def run(
     }
     metrics = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
     lags = [row["train/policy_lag"] for row in metrics if "train/policy_lag" in row]
+    wastes = [row["waste/share"] for row in metrics if "waste/share" in row]
     assert result.before.sampled.success is not None
     assert result.after.sampled.success is not None
     return Row(
@@ -292,6 +309,7 @@ def run(
         before=result.before.sampled.success,
         after=result.after.sampled.success,
         lag=statistics.mean(lags) if lags else math.nan,
+        waste=wastes[-1] if wastes else 0.0,
         load=os.getloadavg()[0],
     )
 
@@ -314,6 +332,7 @@ def summary(rows: list[Row], played: list[tuple[str, str]], *, faster: float) ->
             "after": statistics.mean(success),
             "after_half_width": None if math.isinf(width) else width,
             "lag": statistics.mean(row.lag for row in mine),
+            "waste": statistics.mean(row.waste for row in mine),
         }
         if mode == "sync":
             continue
@@ -367,14 +386,14 @@ def main() -> int:
     """Run everything, print a table, and say whether the goals are met."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, help="64, or 20 with --served")
-    parser.add_argument("--latency", type=float, help="mean seconds of one call: 0.04, or 0.15")
+    parser.add_argument("--steps", type=int, help="64, or 40 with --served")
+    parser.add_argument("--latency", type=float, help="mean seconds of one call: 0.04, or 0.2")
     parser.add_argument("--json", type=Path, help="also write every number here")
     parser.add_argument("--served", action="store_true", help="the engine is a server of its own")
     args = parser.parse_args()
     played, faster = (PLAYED_SERVED, 2.5) if args.served else (PLAYED, 1.5)
-    args.steps = args.steps or (20 if args.served else 64)
-    args.latency = args.latency or (0.15 if args.served else 0.04)
+    args.steps = args.steps or (40 if args.served else 64)
+    args.latency = args.latency or (0.2 if args.served else 0.04)
     turngym.register(GAME, f"{__name__}:LightsEnv", family="bench", max_turns=LIGHTS + 1)
     made, assign = EpisodeRunner.__init__, Run.assign_credit
 
@@ -414,7 +433,8 @@ def main() -> int:
                     f" {row.rollout_share:3.0%} for episodes, {row.idle_share:3.0%} idle,"
                     f" {row.credit_s:4.1f} s credit"
                     f" ({row.decoded_meanwhile} steps decoded meanwhile),"
-                    f" success {row.before:.2f} to {row.after:.2f}, lag {row.lag:.1f}",
+                    f" success {row.before:.2f} to {row.after:.2f}, lag {row.lag:.1f},"
+                    f" {row.waste:3.0%} wasted",
                     flush=True,
                 )
                 if args.json is not None:
