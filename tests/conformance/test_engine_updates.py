@@ -36,7 +36,7 @@ ON_VLLM = 1000
 RANK = 8
 BEFORE = 20
 """Tokens of each request that the old weights sample, at least or on average."""
-TRIES = 8
+TRIES = 30
 WAYS = ("continue", "reread", "abort")
 NOT_RUN = pytest.mark.skipif(not servers.VLLM, reason="make proof PART=vllm installs vLLM for it")
 LATER = {"vllm": NOT_RUN, "vllm_adapters": NOT_RUN, "vllm_in_flight": flight.NOT_RUN}
