@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from turngym.agents.engine.protocol import Experts
 from turngym.errors import ConfigError
 from turngym.trainers.update.compute import (
     ALONE,
@@ -31,7 +32,7 @@ from turngym.trainers.update.compute import (
     computing,
     plain_model,
 )
-from turngym.trainers.update.routing import Experts, laid_out, replay
+from turngym.trainers.update.routing import laid_out, replay
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -98,7 +99,7 @@ def micro_batches(
     device: torch.device,
     packed: bool = False,
     ranks: Ranks = ALONE,
-    routing: Sequence[Experts] | None = None,
+    routing: Sequence[Experts | None] | None = None,
 ) -> list[MicroBatch]:
     """Cut this rank's share of a batch into rectangles of at most ``max_tokens``, padding included.
 
@@ -141,7 +142,7 @@ def micro_batches(
     return [replace(batch, experts_NLK=_experts(batch, routing or ())) for batch in batches]
 
 
-def _experts(batch: MicroBatch, routing: Sequence[Experts]) -> Tensor | None:
+def _experts(batch: MicroBatch, routing: Sequence[Experts | None]) -> Tensor | None:
     chosen = [routing[i] for i in batch.members]
     is_packed = batch.positions_BT is not None
     return laid_out(chosen, batch.masks, batch.token_ids_BT, is_packed=is_packed)
@@ -265,7 +266,7 @@ def score(
     temperature: float = 1.0,
     ranks: Ranks = ALONE,
     what: Score = "logprob",
-    routing: Sequence[Experts] | None = None,
+    routing: Sequence[Experts | None] | None = None,
 ) -> list[NDArray[np.float32]]:
     """Return log-probs of ``token_ids`` at ``temperature``, without gradient, [L], 0 off masks.
 

@@ -23,14 +23,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from turngym.agents.engine.protocol import Experts
 from turngym.errors import ConfigError, TrainingError
 from turngym.trainers.update.compute import plain_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Experts = NDArray[np.uint16] | None
-"""Those on the way to each token of a sequence, [T, L, K]; None leaves the choice to the model."""
 
 _ROUTERS, _GIVEN = "_turngym_routers", "_turngym_experts"
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
@@ -95,7 +93,7 @@ def replay(body: nn.Module, given_NLK: Tensor | None) -> None:
 
 
 def laid_out(
-    routing: Sequence[Experts],
+    routing: Sequence[Experts | None],
     masks: Sequence[NDArray[np.bool_]],
     token_ids_BT: Tensor,
     *,
