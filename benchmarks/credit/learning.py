@@ -3,7 +3,7 @@
     make learning                     # some hours on 2 cores; stop it any time, it resumes
     make learning ARGS="--stored"     # trains nothing: the page from benchmarks/results/credit
     make learning ARGS="--stored --tasks demonstrations --reference grpo_demos"    # prints
-    make learning ARGS="--complete --tasks gains"    # trains the seeds that stored numbers lack
+    make learning ARGS="--complete --tasks gains"    # trains what stored numbers lack: seeds, parts
 
 Every comparison is one ``turngym compare`` with the settings that its report lists, and has a
 section of its own on the page. What stands between the sections is written by hand and kept.
@@ -18,8 +18,9 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +30,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
+from comparisons import COMPARISONS, Comparison
+from page import Told, overview
+
 from harness import put_section
 from results import PAGE
 from turngym.reports.comparison import rank
@@ -37,297 +41,8 @@ from turngym.reports.runs import FinishedRun, Protocol, find_runs, read_protocol
 from turngym.reports.tables import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
+OVERVIEW = PAGE.parent / "credit.md"
 STORED = ROOT / "benchmarks" / "results" / "credit"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """One task, who is compared on it, and at how many episodes."""
-
-    config: str
-    episodes: int
-    algos: tuple[str, ...]
-    settings: tuple[str, ...] = ()
-    """``NAME:key=value``, as ``turngym compare --set`` takes it."""
-    shared: tuple[str, ...] = ()
-    """``key=value`` of all runs."""
-    tries: tuple[str, ...] = ()
-    """What algorithms are tried with, as ``--try`` takes it, on seeds that are not reported."""
-    tuning_seeds: int = 2
-    """How many of these."""
-    first_seed: int | None = None
-    """The first that is reported, where others than tuning seeds were looked at."""
-    controls: tuple[str, ...] = ()
-    """Algorithms whose turn credit also runs shuffled and constant."""
-    seeds: int | None = None
-    """Seeds that are reported, where it is not the number that was asked for."""
-
-    def arguments(self, seeds: int, out: str, *, jobs: int = 2) -> list[str]:
-        """Return what stands behind ``turngym``."""
-        words = ["compare", self.config, *self.shared, "--algos", ",".join(self.algos)]
-        for option, values in (("--set", self.settings), ("--try", self.tries)):
-            for value in values:
-                words += [option, value]
-        if self.tries:
-            words += ["--tuning-seeds", str(self.tuning_seeds)]
-        if self.first_seed is not None:
-            words += ["--first-seed", str(self.first_seed)]
-        if self.controls:
-            words += ["--controls", ",".join(self.controls)]
-        words += (
-            f"--seeds {self.seeds or seeds} --budget-episodes {self.episodes} --jobs {jobs}".split()
-        )
-        return [*words, "--out", out]
-
-
-ARCHER = (
-    # Plain policy gradient takes one step per batch. The critic learns from nothing, so the policy
-    # waits for it; it reads what was seen last, which is the whole state in these games.
-    "learner.num_minibatches=1",
-    "learner.lr=5e-4",
-    "algo.advantage.normalize=true",
-    "algo.advantage.actor_turns=128",
-    "algo.advantage.critic.max_tokens=24",
-    "algo.advantage.critic.steps_per_update=100",
-    "algo.advantage.critic.value_actions=replayed",
-    "algo.advantage.critic.warmup_updates=8",
-)
-# The same for 8 episodes an update instead of 32, a quarter of the work in each. With 32 the newest
-# batch alone was enough for the critic in the first seed: 69 % without replay, 67 % with it.
-ARCHER_8 = (
-    *ARCHER,
-    "rollout.groups_per_step=1",
-    "algo.advantage.actor_turns=32",
-    "algo.advantage.critic.steps_per_update=25",
-    "algo.advantage.critic.warmup_updates=32",
-)
-# In the long maze, whose episodes are five times as long: half of the work in each.
-ARCHER_LONG = (
-    *ARCHER,
-    "rollout.groups_per_step=1",
-    "algo.advantage.actor_turns=64",
-    "algo.advantage.critic.steps_per_update=50",
-    "algo.advantage.critic.warmup_updates=16",
-)
-# Half a point for every action that can be carried out would make long episodes worth more than
-# success. The estimator learns from nothing, and the policy waits for it.
-SPA = ("algo.rewards.0.grounding_weight=0", "algo.rewards.0.lr=3e-4")
-SPA_SHORT = (
-    *SPA,
-    "algo.rewards.0.steps_per_update=16",
-    "algo.rewards.0.batch_episodes=16",
-    "algo.rewards.0.warmup_updates=4",
-)
-# In the long maze, with five times the turns: fewer steps on fewer episodes, a longer wait.
-SPA_LONG = (
-    *SPA,
-    "algo.rewards.0.steps_per_update=8",
-    "algo.rewards.0.batch_episodes=8",
-    "algo.rewards.0.warmup_updates=6",
-)
-SPA_OUTCOME = (
-    'algo.rewards=[{"type": "progress", "grounding_weight": 0, "lr": 3e-4, "steps_per_update": 8, '
-    '"batch_episodes": 8, "warmup_updates": 6}, {"type": "env"}]',
-    'algo.advantage.rewards=["progress", "env"]',
-)
-# In the game of cities, whose updates hold 128 episodes; ArCHer's 32.
-SPA_CITY = (
-    *SPA,
-    "algo.rewards.0.steps_per_update=64",
-    "algo.rewards.0.batch_episodes=16",
-    "algo.rewards.0.warmup_updates=1",
-)
-ARCHER_CITY = (*ARCHER, "rollout.groups_per_step=4", "algo.advantage.critic.steps_per_update=50")
-# In the mail room, 32 episodes of eight short turns an update. Two steps of 7e-4 on each batch,
-# without a trust region, unlearned the words of the commands.
-ARCHER_MAIL = (
-    "learner.num_minibatches=1",
-    "learner.lr=5e-4",
-    "algo.advantage.normalize=true",
-    "algo.advantage.actor_turns=192",
-    "algo.advantage.critic.max_tokens=24",
-    "algo.advantage.critic.steps_per_update=25",
-    "algo.advantage.critic.value_actions=replayed",
-    "algo.advantage.critic.warmup_updates=4",
-)
-SPA_MAIL = (
-    "algo.rewards.0.grounding_weight=0",
-    "algo.rewards.0.steps_per_update=16",
-    "algo.rewards.0.batch_episodes=16",
-    "algo.rewards.0.warmup_updates=6",
-    "algo.advantage.critic.warmup_updates=6",
-    "learner.lr=3e-4",
-)
-# The form in the paper; the preset is that of the authors' later code.
-IGPO_PAPER = ("algo.rewards.1.form=prob_diff", "algo.advantage.terms.0.normalization=joint")
-# In the long maze, the better of two in the first seed; GRPO and GiGPO fall to nothing there.
-FAST = ("learner.lr=7e-4",)
-# While most fail, its pools see only the penalty for invalid actions.
-GIGPO = ("algo.rewards.1.penalty=0",)
-
-
-def _for(name: str, *settings: str) -> tuple[str, ...]:
-    """Return the settings of one algorithm; of two values the later holds."""
-    values = dict(setting.split("=", 1) for setting in settings)
-    return tuple(f"{name}:{key}={value}" for key, value in values.items())
-
-
-def _wide(width: int, *, of: int) -> tuple[str, ...]:
-    """Return the settings of groups of ``width`` attempts, ``of`` episodes a step."""
-    values = f"rollout.group_size={width}", f"rollout.groups_per_step={of // width}"
-    return _for(f"grpo-{width}", *values)
-
-
-# With replay ArCHer can take its step after every eight episodes.
-ALONE = ("learner.lr=5e-4", "rollout.groups_per_step=1")
-# A player who errs in four actions of five, and wins three games of ten.
-WEAK = ("warm_start.expert_noise=0.8", "warm_start.episodes=256")
-SHOWN = ("algo.loss.imitation.demonstrations=256",)
-WON = (*SHOWN, "algo.loss.imitation.successes_only=true")
-# The paper's 1,000 critic steps on what the player did; after 200 one of two seeds went down.
-ARCHER_WEAK = (
-    *ALONE,
-    "algo.advantage.critic.demonstrations=256",
-    "algo.advantage.critic.pretrain_steps=1000",
-)
-WIDTHS = ("grpo-4=grpo", "grpo-8=grpo", "grpo-16=grpo", "grpo-32=grpo")
-COMPARISONS = {
-    # Who learns from the demonstrations of the warm start, and how.
-    "demonstrations": Comparison(
-        config="credit_ablations",
-        shared=("evaluation.held_out_tasks=256",),
-        episodes=640,
-        algos=("grpo", "grpo_demos", "archer_demos"),
-        settings=_for("archer_demos", *ALONE),
-        tries=("*:learner.lr=3e-4", "*:learner.lr=1.5e-3", "*:rollout.groups_per_step=2"),
-        seeds=10,
-    ),
-    # The same where the player shows little: imitation copies bad play, a critic may learn which of
-    # its turns were good. One control imitates only what succeeded.
-    "weak": Comparison(
-        config="credit_ablations",
-        shared=("evaluation.held_out_tasks=256", *WEAK),
-        episodes=640,
-        algos=("grpo", "grpo_demos", "grpo_demos-won=grpo_demos", "archer_demos"),
-        settings=(
-            *_for("grpo_demos", *SHOWN),
-            *_for("grpo_demos-won", *WON),
-            *_for("archer_demos", *ARCHER_WEAK),
-        ),
-        tries=(
-            "grpo:learner.lr=3e-4",
-            "grpo:rollout.groups_per_step=2",
-            "grpo_demos:algo.loss.imitation.weight=0.03",
-            "grpo_demos:rollout.groups_per_step=2",
-            "grpo_demos-won:algo.loss.imitation.weight=0.03",
-            "grpo_demos-won:rollout.groups_per_step=2",
-            "archer_demos:learner.lr=3e-4",
-            "archer_demos:algo.advantage.critic.pretrain_steps=2000",
-        ),
-        tuning_seeds=1,
-        first_seed=2,
-        controls=("archer_demos",),
-    ),
-    # Four turns for what takes three: all begin asking at random, and win one in twelve.
-    "questions": Comparison(
-        config="credit_city",
-        shared=(
-            "env.options.max_turns=4",
-            "warm_start.target_success=0.99",
-            "warm_start.evaluate_from=400",
-            "warm_start.max_steps=400",
-        ),
-        episodes=1920,
-        algos=("grpo", "igpo", "igpo-shuffled=igpo"),
-        settings=_for("igpo-shuffled", "algo.rewards.1.shuffled=true"),
-        tries=("*:rollout.groups_per_step=8",),
-        tuning_seeds=1,
-    ),
-    # The gain of information as the paper has it, beside its controls.
-    "gains": Comparison(
-        config="credit_city",
-        episodes=1920,
-        algos=("grpo", "igpo-paper=igpo"),
-        settings=_for("igpo-paper", *IGPO_PAPER),
-        tries=("*:rollout.groups_per_step=8", "*:learner.lr=1.5e-3"),
-        controls=("igpo-paper",),
-        seeds=10,
-    ),
-    # Many independent decisions, one grade at the end.
-    "mail": Comparison(
-        config="credit_mailroom",
-        episodes=1024,
-        algos=("grpo", "spa", "archer"),
-        settings=(*_for("spa", *SPA_MAIL), *_for("archer", *ARCHER_MAIL)),
-        tries=(
-            "grpo:learner.lr=3e-4",
-            "spa:algo.advantage.level=turn algo.advantage.lam=0.5",
-            "archer:algo.advantage.critic.max_tokens=112",
-        ),
-        tuning_seeds=1,
-    ),
-    # How wide groups should be at equal episodes (the question of BroRL).
-    "width": Comparison(
-        config="credit_ablations",
-        episodes=640,
-        algos=WIDTHS,
-        settings=tuple(setting for w in (4, 8, 16, 32) for setting in _wide(w, of=32)),
-    ),
-    "width-city": Comparison(
-        config="credit_city",
-        episodes=1920,
-        algos=WIDTHS,
-        settings=tuple(setting for w in (4, 8, 16, 32) for setting in _wide(w, of=128)),
-    ),
-    "maze": Comparison(
-        config="credit_maze",
-        episodes=384,
-        algos=("grpo", "ppo", "potential", "gigpo", "spa", "spa-outcome=spa", "archer"),
-        settings=(
-            *_for("archer", *ARCHER_LONG),
-            *_for("spa", *SPA_LONG),
-            *_for("spa-outcome", *SPA_OUTCOME),
-            *_for("gigpo", *GIGPO),
-            *_for("potential", *FAST),
-            *_for("ppo", *FAST),
-        ),
-    ),
-    "city": Comparison(
-        config="credit_city",
-        episodes=1920,
-        algos=(
-            *("grpo", "ppo", "igpo", "igpo-shuffled=igpo", "igpo-paper=igpo"),
-            *("igpo-paper-shuffled=igpo", "infopo", "gigpo", "spa", "archer"),
-        ),
-        settings=(
-            *_for("igpo-shuffled", "algo.rewards.1.shuffled=true"),
-            *_for("igpo-paper", *IGPO_PAPER),
-            *_for("igpo-paper-shuffled", *IGPO_PAPER, "algo.rewards.1.shuffled=true"),
-            *_for("gigpo", *GIGPO),
-            *_for("spa", *SPA_CITY),
-            *_for("archer", *ARCHER_CITY),
-        ),
-    ),
-    "ablations": Comparison(
-        config="credit_ablations",
-        episodes=640,
-        algos=(
-            "grpo",
-            "archer-8=archer",
-            "archer-8-no-warmup=archer",
-            "archer-8-no-replay=archer",
-            "spa",
-            "spa-constant=spa",
-        ),
-        settings=(
-            *_for("archer-8", *ARCHER_8),
-            *_for("archer-8-no-warmup", *ARCHER_8, "algo.advantage.critic.warmup_updates=0"),
-            *_for("archer-8-no-replay", *ARCHER_8, "algo.advantage.replay=false"),
-            *_for("spa", *SPA_SHORT),
-            *_for("spa-constant", *SPA_SHORT, "algo.rewards.0.constant=true"),
-        ),
-    ),
-}
 
 
 OPENING = """## Turn-level credit at equal episodes
@@ -381,7 +96,20 @@ def main() -> int:
             with TemporaryDirectory() as folder:
                 restored(task, Path(folder))
                 put_section(PAGE, f"credit-{task}", section(task, Path(folder)))
+    if not arguments.no_page and not arguments.reference:
+        put_section(OVERVIEW, "credit-overview", overview(told()))
     return 0
+
+
+def told() -> dict[str, Told]:
+    """Return all stored comparisons."""
+    found = {}
+    for task in COMPARISONS:
+        if (STORED / f"{task}.json").exists():
+            runs, protocol = read_stored(task, STORED)
+            [ranking] = rank(runs, protocol=protocol)
+            found[task] = Told(ranking=ranking, runs=runs)
+    return found
 
 
 def compare(arguments: Sequence[str]) -> int:
@@ -395,31 +123,46 @@ def compare(arguments: Sequence[str]) -> int:
 
 
 def complete(task: str, out: Path, *, jobs: int) -> int:
-    """Train the seeds that were asked for and are not stored, with the settings that were chosen.
+    """Train what was asked for and is not stored, with the settings that were chosen.
 
-    They lie in ``out`` beside what is there, and resume. The stored numbers then hold both.
+    Seeds that an algorithm lacks, and all seeds of a winner without one of its parts. They lie in
+    ``out`` beside what is there, and resume. The stored numbers then hold both.
 
     Returns:
         The exit status of ``turngym compare``.
     """
     if not (STORED / f"{task}.json").exists():
         sys.exit(f"{task}: there are no stored numbers to complete; train it without --complete")
-    stored, protocol = read_stored(task, out)
-    missing = sorted(protocol.seeds - {run.seed for run in stored})
-    if not missing:
-        return 0
-    comparison, folder = COMPARISONS[task], out / f"seeds-{missing[0]}"
-    words = ["compare", comparison.config, *comparison.shared, "--algos"]
-    words.append(",".join(f"{name}={preset}" for name, preset in protocol.presets.items()))
-    for name, settings in protocol.settings.items():
-        words += [word for setting in settings for word in ("--set", f"{name}:{setting}")]
-    first, number = missing[0], missing[-1] - missing[0] + 1
-    words += f"--first-seed {first} --seeds {number} --jobs {jobs} --out {folder}".split()
-    code = compare([*words, "--budget-episodes", str(comparison.episodes)])
-    if not code:
-        found = [run for run in find_runs([folder])[0] if run.seed in missing]
-        store(task, [*stored, *found], protocol)
-    return code
+    runs, protocol = read_stored(task, out)
+    comparison = COMPARISONS[task]
+    protocol = with_parts(protocol, comparison)
+    done = {(run.algo, run.seed) for run in runs}
+    together: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for algo in protocol.presets:
+        if seeds := tuple(sorted(s for s in protocol.seeds if (algo, s) not in done)):
+            together[seeds].append(algo)
+    for seeds, algos in together.items():
+        folder = out / f"{algos[0]}-from-{seeds[0]}"
+        words = ["compare", comparison.config, *comparison.shared, "--algos"]
+        words.append(",".join(f"{name}={protocol.presets[name]}" for name in algos))
+        for name in algos:
+            words += [w for value in protocol.settings[name] for w in ("--set", f"{name}:{value}")]
+        number = seeds[-1] - seeds[0] + 1
+        words += f"--first-seed {seeds[0]} --seeds {number} --jobs {jobs} --out {folder}".split()
+        if code := compare([*words, "--budget-episodes", str(comparison.episodes)]):
+            return code
+        runs += [run for run in find_runs([folder])[0] if (run.algo, run.seed) not in done]
+        store(task, runs, protocol)
+    return 0
+
+
+def with_parts(protocol: Protocol, comparison: Comparison) -> Protocol:
+    """Return a protocol with the algorithms that lack a part, after those that they are made of."""
+    presets, settings = dict(protocol.presets), dict(protocol.settings)
+    for name, (whole, *without) in comparison.parts.items():
+        presets[name] = presets[whole]
+        settings[name] = [*settings[whole], *without]
+    return replace(protocol, presets=presets, settings=settings)
 
 
 def store(task: str, runs: Sequence[FinishedRun], protocol: Protocol) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
-from learning import (
+from comparisons import (
     ALONE,
     ARCHER_8,
     ARCHER_MAIL,

@@ -111,7 +111,7 @@ def overall(runs: Sequence[FinishedRun], reference: str) -> Overall | None:
     whole = {algo: scores for algo, scores in found.items() if all(len(s) for s in scores)}
     sampled = {algo: [_resampled(s, place) for place, s in enumerate(scores)]
                for algo, scores in whole.items()}  # fmt: skip
-    ranks = _ranks(whole, sampled)
+    places = ranks(whole)
     entries = []
     for algo, scores in whole.items():
         low_L, high_L = np.percentile(_profile(sampled[algo]), [2.5, 97.5], axis=0)
@@ -129,7 +129,7 @@ def overall(runs: Sequence[FinishedRun], reference: str) -> Overall | None:
                     interquartile_mean(np.concatenate(scores)[None]),
                     interquartile_mean(np.concatenate(sampled[algo], axis=1)),
                 ),
-                rank=ranks[algo],
+                rank=places[algo],
                 better=better,
                 profile_L=_profile([s[None] for s in scores])[0],
                 profile_low_L=low_L,
@@ -174,9 +174,13 @@ def _chance(ours: Sequence[FloatArray], theirs: Sequence[FloatArray]) -> FloatAr
     return np.mean(chances, axis=0)  # type: ignore[no-any-return]  # a list of arrays
 
 
-def _ranks(
-    whole: Mapping[str, Sequence[FloatArray]], sampled: Mapping[str, Sequence[FloatArray]]
-) -> dict[str, Estimate]:
+def ranks(scores: Mapping[str, Sequence[FloatArray]]) -> dict[str, Estimate]:
+    """Return the mean place of each algorithm by mean success, 1 for the best; ties share one.
+
+    Args:
+        scores: Success of the runs of each algorithm, an array [S] for each environment.
+    """
+
     def places(means_AER: FloatArray) -> FloatArray:
         return np.stack(
             [
@@ -185,6 +189,13 @@ def _ranks(
             ]
         )
 
-    once_AR = places(np.array([[[s.mean()] for s in scores] for scores in whole.values()]))
-    all_AR = places(np.array([[s.mean(1) for s in strata] for strata in sampled.values()]))
-    return {algo: _estimate(once_AR[row], all_AR[row]) for row, algo in enumerate(whole)}
+    once_AR = places(np.array([[[s.mean()] for s in strata] for strata in scores.values()]))
+    all_AR = places(
+        np.array(
+            [
+                [_resampled(s, place).mean(1) for place, s in enumerate(strata)]
+                for strata in scores.values()
+            ]
+        )
+    )
+    return {algo: _estimate(once_AR[row], all_AR[row]) for row, algo in enumerate(scores)}

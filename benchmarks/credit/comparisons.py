@@ -1,0 +1,321 @@
+"""The comparisons of credit assignment that ``learning.py`` trains: tasks, methods and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One task, who is compared on it, and at how many episodes."""
+
+    config: str
+    episodes: int
+    algos: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+    """``NAME:key=value``, as ``turngym compare --set`` takes it."""
+    shared: tuple[str, ...] = ()
+    """``key=value`` of all runs."""
+    tries: tuple[str, ...] = ()
+    """What algorithms are tried with, as ``--try`` takes it, on seeds that are not reported."""
+    tuning_seeds: int = 2
+    """How many of these."""
+    first_seed: int | None = None
+    """The first that is reported, where others than tuning seeds were looked at."""
+    controls: tuple[str, ...] = ()
+    """Algorithms whose turn credit also runs shuffled and constant."""
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Winners without one of their parts, by name: whose settings, and what is set beside them.
+    ``learning.py --complete`` trains them, with the settings that the search chose."""
+    seeds: int | None = None
+    """Seeds that are reported, where it is not the number that was asked for."""
+
+    def arguments(self, seeds: int, out: str, *, jobs: int = 2) -> list[str]:
+        """Return what stands behind ``turngym``."""
+        words = ["compare", self.config, *self.shared, "--algos", ",".join(self.algos)]
+        for option, values in (("--set", self.settings), ("--try", self.tries)):
+            for value in values:
+                words += [option, value]
+        if self.tries:
+            words += ["--tuning-seeds", str(self.tuning_seeds)]
+        if self.first_seed is not None:
+            words += ["--first-seed", str(self.first_seed)]
+        if self.controls:
+            words += ["--controls", ",".join(self.controls)]
+        words += (
+            f"--seeds {self.seeds or seeds} --budget-episodes {self.episodes} --jobs {jobs}".split()
+        )
+        return [*words, "--out", out]
+
+
+ARCHER = (
+    # Plain policy gradient takes one step per batch. The critic learns from nothing, so the policy
+    # waits for it; it reads what was seen last, which is the whole state in these games.
+    "learner.num_minibatches=1",
+    "learner.lr=5e-4",
+    "algo.advantage.normalize=true",
+    "algo.advantage.actor_turns=128",
+    "algo.advantage.critic.max_tokens=24",
+    "algo.advantage.critic.steps_per_update=100",
+    "algo.advantage.critic.value_actions=replayed",
+    "algo.advantage.critic.warmup_updates=8",
+)
+# The same for 8 episodes an update instead of 32, a quarter of the work in each. With 32 the newest
+# batch alone was enough for the critic in the first seed: 69 % without replay, 67 % with it.
+ARCHER_8 = (
+    *ARCHER,
+    "rollout.groups_per_step=1",
+    "algo.advantage.actor_turns=32",
+    "algo.advantage.critic.steps_per_update=25",
+    "algo.advantage.critic.warmup_updates=32",
+)
+# In the long maze, whose episodes are five times as long: half of the work in each.
+ARCHER_LONG = (
+    *ARCHER,
+    "rollout.groups_per_step=1",
+    "algo.advantage.actor_turns=64",
+    "algo.advantage.critic.steps_per_update=50",
+    "algo.advantage.critic.warmup_updates=16",
+)
+# Half a point for every action that can be carried out would make long episodes worth more than
+# success. The estimator learns from nothing, and the policy waits for it.
+SPA = ("algo.rewards.0.grounding_weight=0", "algo.rewards.0.lr=3e-4")
+SPA_SHORT = (
+    *SPA,
+    "algo.rewards.0.steps_per_update=16",
+    "algo.rewards.0.batch_episodes=16",
+    "algo.rewards.0.warmup_updates=4",
+)
+# In the long maze, with five times the turns: fewer steps on fewer episodes, a longer wait.
+SPA_LONG = (
+    *SPA,
+    "algo.rewards.0.steps_per_update=8",
+    "algo.rewards.0.batch_episodes=8",
+    "algo.rewards.0.warmup_updates=6",
+)
+SPA_OUTCOME = (
+    'algo.rewards=[{"type": "progress", "grounding_weight": 0, "lr": 3e-4, "steps_per_update": 8, '
+    '"batch_episodes": 8, "warmup_updates": 6}, {"type": "env"}]',
+    'algo.advantage.rewards=["progress", "env"]',
+)
+# In the game of cities, whose updates hold 128 episodes; ArCHer's 32.
+SPA_CITY = (
+    *SPA,
+    "algo.rewards.0.steps_per_update=64",
+    "algo.rewards.0.batch_episodes=16",
+    "algo.rewards.0.warmup_updates=1",
+)
+ARCHER_CITY = (*ARCHER, "rollout.groups_per_step=4", "algo.advantage.critic.steps_per_update=50")
+# In the mail room, 32 episodes of eight short turns an update. Two steps of 7e-4 on each batch,
+# without a trust region, unlearned the words of the commands.
+ARCHER_MAIL = (
+    "learner.num_minibatches=1",
+    "learner.lr=5e-4",
+    "algo.advantage.normalize=true",
+    "algo.advantage.actor_turns=192",
+    "algo.advantage.critic.max_tokens=24",
+    "algo.advantage.critic.steps_per_update=25",
+    "algo.advantage.critic.value_actions=replayed",
+    "algo.advantage.critic.warmup_updates=4",
+)
+SPA_MAIL = (
+    "algo.rewards.0.grounding_weight=0",
+    "algo.rewards.0.steps_per_update=16",
+    "algo.rewards.0.batch_episodes=16",
+    "algo.rewards.0.warmup_updates=6",
+    "algo.advantage.critic.warmup_updates=6",
+    "learner.lr=3e-4",
+)
+# The form in the paper; the preset is that of the authors' later code.
+IGPO_PAPER = ("algo.rewards.1.form=prob_diff", "algo.advantage.terms.0.normalization=joint")
+# In the long maze, the better of two in the first seed; GRPO and GiGPO fall to nothing there.
+FAST = ("learner.lr=7e-4",)
+# While most fail, its pools see only the penalty for invalid actions.
+GIGPO = ("algo.rewards.1.penalty=0",)
+
+
+def _for(name: str, *settings: str) -> tuple[str, ...]:
+    """Return the settings of one algorithm; of two values the later holds."""
+    values = dict(setting.split("=", 1) for setting in settings)
+    return tuple(f"{name}:{key}={value}" for key, value in values.items())
+
+
+def _wide(width: int, *, of: int) -> tuple[str, ...]:
+    """Return the settings of groups of ``width`` attempts, ``of`` episodes a step."""
+    values = f"rollout.group_size={width}", f"rollout.groups_per_step={of // width}"
+    return _for(f"grpo-{width}", *values)
+
+
+# With replay ArCHer can take its step after every eight episodes.
+ALONE = ("learner.lr=5e-4", "rollout.groups_per_step=1")
+# A player who errs in four actions of five, and wins three games of ten.
+WEAK = ("warm_start.expert_noise=0.8", "warm_start.episodes=256")
+SHOWN = ("algo.loss.imitation.demonstrations=256",)
+WON = (*SHOWN, "algo.loss.imitation.successes_only=true")
+# The paper's 1,000 critic steps on what the player did; after 200 one of two seeds went down.
+ARCHER_WEAK = (
+    *ALONE,
+    "algo.advantage.critic.demonstrations=256",
+    "algo.advantage.critic.pretrain_steps=1000",
+)
+WIDTHS = ("grpo-4=grpo", "grpo-8=grpo", "grpo-16=grpo", "grpo-32=grpo")
+COMPARISONS = {
+    # Who learns from the demonstrations of the warm start, and how.
+    "demonstrations": Comparison(
+        config="credit_ablations",
+        shared=("evaluation.held_out_tasks=256",),
+        episodes=640,
+        algos=("grpo", "grpo_demos", "archer_demos"),
+        settings=_for("archer_demos", *ALONE),
+        tries=("*:learner.lr=3e-4", "*:learner.lr=1.5e-3", "*:rollout.groups_per_step=2"),
+        seeds=10,
+    ),
+    # The same where the player shows little: imitation copies bad play, a critic may learn which of
+    # its turns were good. One control imitates only what succeeded.
+    "weak": Comparison(
+        config="credit_ablations",
+        shared=("evaluation.held_out_tasks=256", *WEAK),
+        episodes=640,
+        algos=("grpo", "grpo_demos", "grpo_demos-won=grpo_demos", "archer_demos"),
+        settings=(
+            *_for("grpo_demos", *SHOWN),
+            *_for("grpo_demos-won", *WON),
+            *_for("archer_demos", *ARCHER_WEAK),
+        ),
+        tries=(
+            "grpo:learner.lr=3e-4",
+            "grpo:rollout.groups_per_step=2",
+            "grpo_demos:algo.loss.imitation.weight=0.03",
+            "grpo_demos:rollout.groups_per_step=2",
+            "grpo_demos-won:algo.loss.imitation.weight=0.03",
+            "grpo_demos-won:rollout.groups_per_step=2",
+            "archer_demos:learner.lr=3e-4",
+            "archer_demos:algo.advantage.critic.pretrain_steps=2000",
+        ),
+        tuning_seeds=1,
+        first_seed=2,
+        controls=("archer_demos",),
+        parts={
+            "archer_demos-no-pretraining": (
+                "archer_demos",
+                "algo.advantage.critic.pretrain_steps=0",
+            ),
+            "archer_demos-no-demonstrations": (
+                "archer_demos",
+                "algo.advantage.critic.pretrain_steps=0",
+                "algo.advantage.critic.demonstrations=0",
+            ),
+            "archer_demos-no-replay": ("archer_demos", "algo.advantage.replay=false"),
+        },
+        seeds=10,
+    ),
+    # Four turns for what takes three: all begin asking at random, and win one in twelve.
+    "questions": Comparison(
+        config="credit_city",
+        shared=(
+            "env.options.max_turns=4",
+            "warm_start.target_success=0.99",
+            "warm_start.evaluate_from=400",
+            "warm_start.max_steps=400",
+        ),
+        episodes=1920,
+        algos=("grpo", "igpo", "igpo-shuffled=igpo"),
+        settings=_for("igpo-shuffled", "algo.rewards.1.shuffled=true"),
+        tries=("*:rollout.groups_per_step=8",),
+        tuning_seeds=1,
+    ),
+    # The gain of information as the paper has it, beside its controls.
+    "gains": Comparison(
+        config="credit_city",
+        episodes=1920,
+        algos=("grpo", "igpo-paper=igpo"),
+        settings=_for("igpo-paper", *IGPO_PAPER),
+        tries=("*:rollout.groups_per_step=8", "*:learner.lr=1.5e-3"),
+        controls=("igpo-paper",),
+        parts={
+            "igpo-paper-log": ("igpo-paper", "algo.rewards.1.form=log_prob_diff"),
+            "igpo-paper-apart": ("igpo-paper", "algo.advantage.terms.0.normalization=separate"),
+            "igpo-paper-no-outcome": (
+                "igpo-paper",
+                'algo.rewards=[{"type": "info_gain", "form": "prob_diff"}]',
+                'algo.advantage.terms.0.rewards=["info_gain"]',
+            ),
+        },
+        seeds=10,
+    ),
+    # Many independent decisions, one grade at the end.
+    "mail": Comparison(
+        config="credit_mailroom",
+        episodes=1024,
+        algos=("grpo", "spa", "archer"),
+        settings=(*_for("spa", *SPA_MAIL), *_for("archer", *ARCHER_MAIL)),
+        tries=(
+            "grpo:learner.lr=3e-4",
+            "spa:algo.advantage.level=turn algo.advantage.lam=0.5",
+            "archer:algo.advantage.critic.max_tokens=112",
+        ),
+        tuning_seeds=1,
+    ),
+    # How wide groups should be at equal episodes (the question of BroRL).
+    "width": Comparison(
+        config="credit_ablations",
+        episodes=640,
+        algos=WIDTHS,
+        settings=tuple(setting for w in (4, 8, 16, 32) for setting in _wide(w, of=32)),
+    ),
+    "width-city": Comparison(
+        config="credit_city",
+        episodes=1920,
+        algos=WIDTHS,
+        settings=tuple(setting for w in (4, 8, 16, 32) for setting in _wide(w, of=128)),
+    ),
+    "maze": Comparison(
+        config="credit_maze",
+        episodes=384,
+        algos=("grpo", "ppo", "potential", "gigpo", "spa", "spa-outcome=spa", "archer"),
+        settings=(
+            *_for("archer", *ARCHER_LONG),
+            *_for("spa", *SPA_LONG),
+            *_for("spa-outcome", *SPA_OUTCOME),
+            *_for("gigpo", *GIGPO),
+            *_for("potential", *FAST),
+            *_for("ppo", *FAST),
+        ),
+    ),
+    "city": Comparison(
+        config="credit_city",
+        episodes=1920,
+        algos=(
+            *("grpo", "ppo", "igpo", "igpo-shuffled=igpo", "igpo-paper=igpo"),
+            *("igpo-paper-shuffled=igpo", "infopo", "gigpo", "spa", "archer"),
+        ),
+        settings=(
+            *_for("igpo-shuffled", "algo.rewards.1.shuffled=true"),
+            *_for("igpo-paper", *IGPO_PAPER),
+            *_for("igpo-paper-shuffled", *IGPO_PAPER, "algo.rewards.1.shuffled=true"),
+            *_for("gigpo", *GIGPO),
+            *_for("spa", *SPA_CITY),
+            *_for("archer", *ARCHER_CITY),
+        ),
+    ),
+    "ablations": Comparison(
+        config="credit_ablations",
+        episodes=640,
+        algos=(
+            "grpo",
+            "archer-8=archer",
+            "archer-8-no-warmup=archer",
+            "archer-8-no-replay=archer",
+            "spa",
+            "spa-constant=spa",
+        ),
+        settings=(
+            *_for("archer-8", *ARCHER_8),
+            *_for("archer-8-no-warmup", *ARCHER_8, "algo.advantage.critic.warmup_updates=0"),
+            *_for("archer-8-no-replay", *ARCHER_8, "algo.advantage.replay=false"),
+            *_for("spa", *SPA_SHORT),
+            *_for("spa-constant", *SPA_SHORT, "algo.rewards.0.constant=true"),
+        ),
+    ),
+}
