@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from turngym.environments.desktop import register_desktop as _register_desktop
-from turngym.environments.gym.registration import make, register
+from turngym.environments.gym.registration import make
 from turngym.environments.search import register_search as _register_search
 from turngym.environments.swe import register_swe as _register_swe
 from turngym.environments.terminal import register_terminal as _register_terminal
@@ -16,6 +16,7 @@ from turngym.environments.text import register_text_games as _register_text_game
 from turngym.environments.web import register_web as _register_web
 from turngym.provenance import VERSION as __version__
 from turngym.registry import extend as _extend
+from turngym.registry import register
 
 if _TYPE_CHECKING:
     from turngym.agents.policy import Policy

@@ -18,12 +18,14 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, Literal
+
+import gymnasium
 
 from turngym.errors import (
     ConfigError,
@@ -36,6 +38,8 @@ from turngym.errors import (
 ENTRY_POINT_GROUP = "turngym.environments"
 TASKS_GROUP = "turngym.tasks"
 OWN_NAMESPACE = "turngym"
+CREATE = "turngym.environments.gym.registration:create"
+"""What ``gymnasium.make`` calls for every one of them."""
 WITHOUT_DEPENDENCIES = frozenset({"miniwob"})
 """Modules wanted for the files they carry; what they would import is not needed."""
 
@@ -184,6 +188,76 @@ _add_tasks: TasksAdder
 _broken: list[str] = []
 _discovered = False
 _lock = threading.RLock()
+
+
+def register(
+    id: str,
+    entry_point: str,
+    *,
+    family: str,
+    max_turns: int,
+    kwargs: Mapping[str, Any] | None = None,
+    snapshot_kind: Literal["exact", "fs", "replay"] = "replay",
+    nondeterministic: bool = False,
+    extra: str | None = None,
+    modules: Sequence[str] = (),
+    programs: Sequence[str] = (),
+    packages: Mapping[str, str] | None = None,
+    provides: Collection[str] = (),
+) -> None:
+    """Register an environment under ``id`` for ``gymnasium.make`` and ``turngym.make``.
+
+    Args:
+        id: ``"<namespace>/<Name>-v<N>"``. The version goes up when results change.
+        entry_point: ``"package.module:Class"``, imported when the environment is first made.
+        family: Group for listings, for example ``"text"``.
+        max_turns: Turns after which an episode is truncated (``TurnLimit``).
+        kwargs: Arguments of the class.
+        snapshot_kind: What the class declares.
+        nondeterministic: The same seed does not give the same episode; checks then ask for less.
+        extra: Extra that installs what is needed, for the hint when something is missing.
+        modules: Python modules that must be importable.
+        programs: Programs that must be on the PATH.
+        packages: Program to the Debian package that holds it, for the hint.
+        provides: What it gives credit methods beyond rewards: ``"state_key"``, ``"ground_truth"``
+            (with ``answer``), ``"potential"``.
+
+    Raises:
+        ConfigError: The id is malformed or already taken.
+    """
+    entry = EnvEntry(
+        id=id,
+        family=family,
+        entry_point=entry_point,
+        kwargs=dict(kwargs or {}),
+        max_turns=max_turns,
+        snapshot_kind=snapshot_kind,
+        extra=extra,
+        modules=tuple(modules),
+        programs=tuple(programs),
+        packages=dict(packages or {}),
+        provides=frozenset(provides),
+    )
+    register_entry(entry, nondeterministic=nondeterministic)
+
+
+def register_entry(entry: EnvEntry, *, nondeterministic: bool = False) -> None:
+    """Register what ``entry`` describes, ``nondeterministic`` or not, as ``register``."""
+    if not add(entry):
+        return
+    gymnasium.registry.pop(entry.id, None)
+    gymnasium.register(
+        id=entry.id,
+        entry_point=CREATE,
+        kwargs={
+            "entry_point": entry.entry_point,
+            "registered": [entry.id, entry.max_turns],
+            **entry.kwargs,
+        },
+        nondeterministic=nondeterministic,
+        disable_env_checker=True,
+        order_enforce=False,  # TurnEnv refuses a step without a reset itself
+    )
 
 
 def add(entry: EnvEntry) -> bool:

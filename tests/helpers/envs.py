@@ -22,7 +22,7 @@ from turngym import registry
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind, TurnEnv
 from turngym.environments.gym.face import as_gym
-from turngym.environments.gym.registration import register
+from turngym.registry import register
 from turngym.tasks.base import Task
 
 FORMAT = Commands(

@@ -26,10 +26,9 @@ from gymnasium.envs.registration import load_env_creator
 
 from turngym import registry
 from turngym.environments import packed
-from turngym.environments.gym.registration import register, register_entry
 from turngym.errors import ConfigError
 from turngym.plugins import import_attribute, import_module
-from turngym.registry import EnvEntry
+from turngym.registry import EnvEntry, register, register_entry
 from turngym.tasks.harbor.problem import harbor_tasks
 from turngym.tasks.pack import SUFFIX, read_pack
 from turngym.tasks.problem import Problem

@@ -11,8 +11,8 @@ from turngym.environments.desktop.names import (
     PROGRAMS,
     TASK_TYPES,
 )
-from turngym.environments.gym.registration import register
 from turngym.environments.web.chromium import NEED
+from turngym.registry import register
 
 _HERE = "turngym.environments.desktop"
 _X11: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Register environments with Gymnasium and with our catalogue, make them, list their options.
+"""Make registered environments and list their options.
 
 What an environment is made of is imported when the first is made, so that ``import turngym`` stays
 short.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,83 +18,10 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from turngym import registry
 from turngym.errors import ConfigError, unknown_name
-from turngym.registry import EnvEntry
+from turngym.registry import CREATE, EnvEntry
 
 if TYPE_CHECKING:
-    from turngym.environments.core.episode import SnapshotKind
     from turngym.environments.core.limits import Limit
-
-CREATE = f"{__name__}:create"
-
-
-def register(
-    id: str,
-    entry_point: str,
-    *,
-    family: str,
-    max_turns: int,
-    kwargs: Mapping[str, Any] | None = None,
-    snapshot_kind: SnapshotKind = "replay",
-    nondeterministic: bool = False,
-    extra: str | None = None,
-    modules: Sequence[str] = (),
-    programs: Sequence[str] = (),
-    packages: Mapping[str, str] | None = None,
-    provides: Collection[str] = (),
-) -> None:
-    """Register an environment under ``id`` for ``gymnasium.make`` and ``turngym.make``.
-
-    Args:
-        id: ``"<namespace>/<Name>-v<N>"``. The version goes up when results change.
-        entry_point: ``"package.module:Class"``, imported when the environment is first made.
-        family: Group for listings, for example ``"text"``.
-        max_turns: Turns after which an episode is truncated (``TurnLimit``).
-        kwargs: Arguments of the class.
-        snapshot_kind: What the class declares.
-        nondeterministic: The same seed does not give the same episode; checks then ask for less.
-        extra: Extra that installs what is needed, for the hint when something is missing.
-        modules: Python modules that must be importable.
-        programs: Programs that must be on the PATH.
-        packages: Program to the Debian package that holds it, for the hint.
-        provides: What it gives credit methods beyond rewards: ``"state_key"``, ``"ground_truth"``
-            (with ``answer``), ``"potential"``.
-
-    Raises:
-        ConfigError: The id is malformed or already taken.
-    """
-    entry = EnvEntry(
-        id=id,
-        family=family,
-        entry_point=entry_point,
-        kwargs=dict(kwargs or {}),
-        max_turns=max_turns,
-        snapshot_kind=snapshot_kind,
-        extra=extra,
-        modules=tuple(modules),
-        programs=tuple(programs),
-        packages=dict(packages or {}),
-        provides=frozenset(provides),
-    )
-    register_entry(entry, nondeterministic=nondeterministic)
-
-
-def register_entry(entry: EnvEntry, *, nondeterministic: bool = False) -> None:
-    """Register what ``entry`` describes, ``nondeterministic`` or not, as ``register``."""
-    if not registry.add(entry):
-        return
-    gymnasium.registry.pop(entry.id, None)
-    gymnasium.register(
-        id=entry.id,
-        entry_point=CREATE,
-        kwargs={
-            "entry_point": entry.entry_point,
-            "registered": [entry.id, entry.max_turns],
-            **entry.kwargs,
-        },
-        nondeterministic=nondeterministic,
-        disable_env_checker=True,
-        order_enforce=False,  # TurnEnv refuses a step without a reset itself
-    )
 
 
 def with_own_turns(spec: EnvSpec, kwargs: Mapping[str, Any]) -> EnvSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turngym.environments.gym.registration import register
+from turngym.registry import register
 
 _HERE = "turngym.environments.swe"
 _MAX_TURNS = 60

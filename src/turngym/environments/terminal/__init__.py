@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turngym.environments.gym.registration import register
+from turngym.registry import register
 
 _HERE = "turngym.environments.terminal"
 _GROUPS: dict[str, tuple[str, ...]] = {

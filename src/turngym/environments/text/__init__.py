@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from turngym.environments.gym.registration import register
+from turngym.registry import register
 
 _HERE = "turngym.environments.text"
 Turns = dict[str, int]

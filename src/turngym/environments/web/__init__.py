@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from turngym.environments.gym.registration import register
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.names import LONG, MAX_TURNS, TASKS
+from turngym.registry import register
 
 _HERE = "turngym.environments.web"
 SITES: dict[str, tuple[str, ...]] = {
