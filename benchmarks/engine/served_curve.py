@@ -3,7 +3,7 @@
 Within a seed all engines begin with one model and meet the same tasks in the same order
 (``turngym compare``); what they sample differs, because servers claim no determinism.
 
-    served_curve.py                             five seeds, about an hour; stop it any time
+    served_curve.py                             five seeds, half an hour; stop it any time
     served_curve.py --vllm /opt/vllm/bin/python three engines: vLLM, too
     served_curve.py --page                      also write the table into docs/gpu.md
 
@@ -139,9 +139,10 @@ def section(ranking: Ranking, runs: list[FinishedRun]) -> str:
             for one in ranking.entries
         ]
         curves.append(f"| {episodes / 128:.0f} | " + " | ".join(map(shown, heights)) + " |")
+    vllm = any(one.algo == VLLM for one in ranking.entries)
     return f"""{date.today().isoformat()}, {os.cpu_count()} busy cores.
 
-    python benchmarks/engine/served_curve.py --page
+    python benchmarks/engine/served_curve.py {"--vllm /opt/vllm/bin/python " * vllm}--page
 
 {table(ranking, runs)}
 
