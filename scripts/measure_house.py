@@ -3,6 +3,7 @@
     python scripts/measure_house.py                      the working tree
     python scripts/measure_house.py --against COMMIT     beside a worktree of another commit
     python scripts/measure_house.py --json --static      no child processes, machine readable
+    python scripts/measure_house.py --update             lines that one update runs, by file and function
 
 Every number is defined in ``MEASURES``. What is traced runs in child processes and needs
 torch and, for the web turn, a browser.
@@ -405,7 +406,7 @@ def traced(checkout: Path, house: House) -> dict[str, float]:
     if ran is not None:
         per_file, bodies = Counter[str](), lines_of_functions(house)
         for path, first in ran:
-            per_file[path] += bodies.get((path, first), 0)
+            per_file[path] += bodies.get((path, first), ("", 0))[1]
         found["update_functions"] = len(ran)
         found["update_files"] = len(per_file)
         found["update_files_to_read"] = sum(lines >= TO_READ for lines in per_file.values())
@@ -416,16 +417,29 @@ def traced(checkout: Path, house: House) -> dict[str, float]:
     return found
 
 
-def lines_of_functions(house: House) -> dict[tuple[str, int], int]:
-    """Return the lines of each body by file and first line, decorators included."""
+def lines_of_functions(house: House) -> dict[tuple[str, int], tuple[str, int]]:
+    """Return name and lines of each body by file and first line, decorators included."""
     bodies = {}
     for name, tree in house.trees.items():
         path = name.removeprefix("turngym").lstrip(".").replace(".", "/")
         path = f"{path}/__init__.py".lstrip("/") if house.is_package(name) else f"{path}.py"
         for function, _, _ in functions(tree):
             first = min([function.lineno, *(d.lineno for d in function.decorator_list)])
-            bodies[path, first] = body_lines(function)
+            bodies[path, first] = function.name, body_lines(function)
     return bodies
+
+
+def listed(checkout: Path) -> str:
+    """Return the files that one update runs, most lines first, each with its functions."""
+    bodies, files = lines_of_functions(House.of(checkout)), defaultdict[str, list[Any]](list)
+    with tempfile.TemporaryDirectory() as folder:
+        for path, first in child("update", checkout, folder) or ():
+            files[path].append((first, *bodies.get((path, first), ("?", 0))))
+    lines = []
+    for path, ran in sorted(files.items(), key=lambda file: -sum(one[2] for one in file[1])):
+        lines.append(f"{sum(one[2] for one in ran):4d} {path}, functions: {len(ran)}")
+        lines += [f"{lines_run:9d} {name}, line {first}" for first, name, lines_run in sorted(ran)]
+    return "\n".join(lines)
 
 
 # The table
@@ -455,7 +469,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--static", action="store_true", help="only what is read from the source")
     parser.add_argument("--against", metavar="COMMIT", help="measure this commit too")
+    parser.add_argument("--update", action="store_true", help="only what one update runs, by file")
     given = parser.parse_args()
+    if given.update:
+        print(listed(HERE.parent))
+        return
     columns: dict[str, dict[str, float]] = {}
     if given.against:
         with tempfile.TemporaryDirectory() as folder:

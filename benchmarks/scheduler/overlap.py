@@ -47,8 +47,8 @@ from turngym.rollouts.evaluation.statistics import half_width
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.loop import train
 from turngym.trainers.runs.episode_runner import EpisodeRunner
+from turngym.trainers.runs.group_source import Chosen
 from turngym.trainers.runs.run import Run
-from turngym.trainers.selection.batches import Chosen
 from turngym.trainers.settings.train import TrainConfig
 
 MEANING = {"red": "stop", "amber": "wait", "green": "go", "blue": "turn"}

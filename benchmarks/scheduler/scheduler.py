@@ -44,10 +44,10 @@ from turngym.rollouts.scheduler.groups import (
     ReadyGroup,
     UniformSelection,
     group_seed,
+    store,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
 from turngym.rollouts.scheduler.metrics import Timeline, list_schedule
-from turngym.rollouts.scheduler.packing import store
 from turngym.rollouts.simulation.simulate import (
     Scenario,
     SimEngine,

@@ -25,8 +25,8 @@ from turngym.rollouts.scheduler.pool import EnvPool, Lease
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.checkpoints import save_checkpoint
+from turngym.trainers.runs.group_source import Chosen
 from turngym.trainers.runs.run import Run
-from turngym.trainers.selection.batches import Chosen
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.optimizer import full_state
 from turngym.types import TrajectoryGroup

@@ -8,8 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,12 +29,13 @@ from turngym.errors import ConfigError, EnginesLost, Interrupted
 from turngym.rollouts.evaluation.statistics import summarize
 from turngym.tracing import note, traced, traced_run
 from turngym.trainers.distributed.launch import check_size
-from turngym.trainers.runs.batch_source import BatchSource, open_batches, step_metrics
 from turngym.trainers.runs.build_run import build_run, check_devices
+from turngym.trainers.runs.group_source import Batch, Taken, joined, open_ledger, open_source
 from turngym.trainers.runs.needs import check_needs
 from turngym.trainers.runs.progress import HeldOut, Progress, Silent, TrainResult
 from turngym.trainers.runs.run import Run
 from turngym.trainers.runs.run_folder import RunFolder
+from turngym.trainers.runs.run_log import rollout_metrics
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.trackers.base import End
 from turngym.trainers.update.imitation import FAILED_START
@@ -187,8 +196,11 @@ async def _update(run: Run, batches: BatchSource, uncut: Uncut) -> dict[str, flo
     credit = await uncut(run.assign_credit(batch.chosen))
     run.log.record("credit_s")
     trained = await uncut(asyncio.to_thread(run.update, credit.samples))
-    metrics = step_metrics(batch, credit) | trained
-    run.finish_step(metrics, batch.played, faults=sum(batch.faults.values()))
+    faults = sum(batch.faults.values())
+    metrics = rollout_metrics(batch.played, credit, chosen=len(batch.chosen.groups))
+    metrics |= {f"rollout/dropped_{reason}": float(n) for reason, n in batch.faults.items()}
+    metrics |= {"rollout/faults": float(faults), **batch.metrics, **trained}
+    run.finish_step(metrics, batch.played, faults=faults)
     uncut.check()
     async with batches.publishing(run.state.step):
         await run.publish()
@@ -210,6 +222,73 @@ async def _is_good(run: Run) -> bool:
         run.log.draw_now_and_then()
         await run.folder.outbox.settle()
     return is_last or state.reached_target
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSource:
+    """Batches of groups for a run. ``take`` and ``publishing`` alternate."""
+
+    _run: Run
+    _take: Callable[[], Awaitable[Sequence[Taken]]]
+    publishing: Callable[[int], AbstractAsyncContextManager[None]]
+    """Returns the context in which the weights of a version are put into the engine."""
+    mark_checkpointed: Callable[[int], None]
+    """Notes in the ledger that the weights of a version are in a checkpoint."""
+
+    @traced("rollout")
+    async def take(self, step: int) -> Batch:
+        """Return the groups that update number ``step`` trains on, as soon as there are enough.
+
+        Dropped groups are replaced, for ``filter.max_rounds`` rounds at most.
+
+        Raises:
+            TrainingError: Too many episodes ended by an error, or there is nothing left to play.
+        """
+        measures = self._run.config.rollout.mode == "overlap"
+        batch = joined(await self._take(), step=step, measures=measures)
+        self._run.state.groups = batch.next_index
+        return batch
+
+
+@asynccontextmanager
+async def open_batches(run: Run) -> AsyncIterator[BatchSource]:
+    """Yield the batches of a run; what was opened for them is closed afterwards.
+
+    In turns with the updates there is no ledger: nothing runs when a checkpoint is written.
+
+    Raises:
+        RecordError: The ledger is empty, but the run has a checkpoint.
+    """
+    config, folder = run.config, run.folder
+    async with AsyncExitStack() as stack:
+        if config.rollout.coordinators > 1:
+            from turngym.trainers.runs.coordinators import SplitBatches
+
+            split = SplitBatches(run)
+            stack.push_async_callback(split.close)
+            yield BatchSource(run, split.take, split.publishing, split.mark_checkpointed)
+            return
+        ledger = None
+        if config.rollout.mode == "overlap":
+            ledger = open_ledger(folder.path, folder.manifest, run.state.step)
+            stack.push_async_callback(ledger.close)
+        source = await stack.enter_async_context(
+            open_source(
+                config,
+                run.runner,
+                run.selection,
+                run.sampled,
+                ledger=ledger,
+                version=run.state.step,
+                first_group=0 if ledger is not None else run.state.groups,
+            )
+        )
+        scheduler = source.scheduler
+
+        async def take() -> list[Taken]:
+            return [await source.take()]
+
+        yield BatchSource(run, take, scheduler.publishing, scheduler.mark_checkpointed)
 
 
 async def _measure(run: Run, phase: Literal["before", "after"], progress: Progress) -> None:

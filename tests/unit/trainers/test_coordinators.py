@@ -34,9 +34,8 @@ from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.rollouts.simulation.simulate import SimEngine, SimEnv, SimPolicy, run_virtually
 from turngym.tasks.base import procedural_task
 from turngym.trainers.runs import coordinators
-from turngym.trainers.runs.batch_source import joined
 from turngym.trainers.runs.coordinator import Failed, Held, PackedTaken, Take
-from turngym.trainers.runs.group_source import Taken
+from turngym.trainers.runs.group_source import Taken, joined
 from turngym.trainers.runs.needs import check_change
 from turngym.trainers.settings.train import TrainConfig
 
@@ -145,17 +144,16 @@ def run_of() -> Any:
 
 
 async def test_an_update_takes_groups_in_the_order_of_their_numbers() -> None:
-    run = run_of()
-    batch = joined(run, 0, [taken(0, 2, 4), taken(1, 3)])
+    batch = joined([taken(0, 2, 4), taken(1, 3)], step=0, measures=True)
     ids = [group.group_id.partition("#")[2] for group in batch.chosen.groups]
     assert ids == ["0", "1", "2", "3", "4"]
     assert len(batch.played) == 5
     assert batch.faults == {"error_env": 5}
-    assert run.state.groups == 6
+    assert batch.next_index == 6
     assert batch.metrics["sched/running"] == 6
     assert batch.metrics["sched/version"] == 0
     with pytest.raises(TrainingError, match="update 3: the selection has no task left to play"):
-        joined(run, 3, [taken(0), taken(is_over=True)])
+        joined([taken(0), taken(is_over=True)], step=3, measures=True)
 
 
 def test_what_is_sent_comes_back_as_it_was() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +27,6 @@ from turngym.rollouts.scheduler.groups import Member, OpenGroup, SampleKey, retr
 from turngym.rollouts.scheduler.metrics import (
     FailureBudget,
     Quarantine,
-    Slots,
     describe_tasks,
     may_retry,
 )
@@ -59,6 +59,25 @@ class Owner(Protocol):
 
     def fail(self, error: BaseException) -> None:
         """Stop everything."""
+
+
+class Slots:
+    """Numbers of running episodes, 1 and up, the lowest free one first."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._most = 0
+
+    def take(self) -> int:
+        """Return a number that is not in use."""
+        if self._free:
+            return heapq.heappop(self._free)
+        self._most += 1
+        return self._most
+
+    def give_back(self, slot: int) -> None:
+        """Let another episode have ``slot``."""
+        heapq.heappush(self._free, slot)
 
 
 class Dispatcher:

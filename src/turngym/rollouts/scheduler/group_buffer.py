@@ -16,22 +16,20 @@ from turngym.rollouts.scheduler.groups import (
     ReadyGroup,
     SampleKey,
     Selection,
-    closes,
-    is_usable,
-    patience_left,
-)
-from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.metrics import SchedulerMetrics
-from turngym.rollouts.scheduler.packing import (
-    PackedEpisode,
     StoredGroup,
     StoredMember,
+    closes,
     fetch,
-    read_episode,
+    is_usable,
+    patience_left,
     store,
     turn_tokens,
     with_turns,
 )
+from turngym.rollouts.scheduler.ledger import Ledger
+from turngym.rollouts.scheduler.ledger_files import read_episode
+from turngym.rollouts.scheduler.metrics import SchedulerMetrics
+from turngym.rollouts.scheduler.packing import PackedEpisode
 
 _LIVE = 64
 """Waiting groups that are not packed: what the next steps take is there at once."""
@@ -77,6 +75,7 @@ class GroupBuffer:
         self.targets: Counter[int] = Counter()
         self.runner: Runner | None = None
         self._config = config
+        self._bound = config.bound
         self._admission = admission
         self._selection = selection
         self._stats = stats
@@ -334,7 +333,7 @@ class GroupBuffer:
             member.versions[: member.end_turn],
             start=member.first_turn,
             step=step,
-            bound=self._config.bound,
+            bound=self._bound,
             action=self._config.stale,
         )
 
@@ -363,16 +362,20 @@ class GroupBuffer:
         stats.trained += young.trained_tokens
         stats.kept(len(whole.trajectory.turns))
         stats.lags.add(young.trained, step=step, start_version=whole.start_version)
-        bound = self._config.bound
-        if bound is not None:
+        if self._bound is not None:
             old = young.versions[young.first_turn : young.end_turn]
-            stats.violations += sum(step - version > bound for version in old)
+            stats.violations += sum(step - version > self._bound for version in old)
 
     def published(self, step: int) -> None:
         """Note that the update of what was taken is in the weights."""
         self._stats.groups["trained"] += len(self.taken)
         self.taken = []
         self.targets.pop(step, None)
+
+    @property
+    def is_spilled(self) -> bool:
+        """Whether some of what waits is in the ledger alone."""
+        return any(stored.is_spilled for stored in (*self.ready.values(), *self.extra))
 
     def may_compose(self) -> bool:
         """Return whether it is worth looking for a step's groups."""

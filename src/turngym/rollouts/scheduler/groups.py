@@ -1,4 +1,7 @@
-"""Groups of episodes: requested, played, closed, and the selection that chooses and judges them."""
+"""Groups of episodes: requested, played, closed, stored, and the selection that judges them.
+
+Closed groups wait the first few as they are, others packed, or in the ledger.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,16 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal, Protocol, Self
 
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, RecordError
 from turngym.rollouts.episode import EpisodeSpec, group_specs
+from turngym.rollouts.scheduler.admission import Candidate
 from turngym.rollouts.scheduler.config import GroupConfig
+from turngym.rollouts.scheduler.packing import (
+    PackedEpisode,
+    pack_episode,
+    pack_tail,
+    unpack_episode,
+)
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 from turngym.types import Trajectory, TrajectoryGroup, Turn
@@ -340,3 +350,132 @@ def group_seed(seed: int, index: int, groups_per_step: int) -> int:
 def retried(spec: EpisodeSpec, retry: int) -> EpisodeSpec:
     """Return the episode with the policy seed of its retry number ``retry``, 1 or more."""
     return replace(spec, policy_seed=derive_seed(spec.policy_seed, "retry", retry))
+
+
+ReadEpisode = Callable[[SampleKey, int], PackedEpisode]
+"""(episode, retry) -> what the ledger holds of it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredMember:
+    """A finished episode that waits."""
+
+    number: int
+    retry: int
+    first_turn: int
+    end_turn: int
+    versions: tuple[int, ...]
+    start_version: int
+    turn_tokens: tuple[int, ...]
+    """Sampled tokens of each turn."""
+    live: Trajectory | None
+    """The episode as it is."""
+    packed: PackedEpisode | None = None
+    """The episode as bytes. With neither it is read back from the ledger."""
+    blobs: tuple[bytes, ...] | None = None
+    """Its turns as bytes, where the ledger had them packed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredGroup:
+    """A closed group that waits to be trained on."""
+
+    index: int
+    request: GroupRequest
+    members: list[StoredMember]
+    start_version: int
+    target: int | None
+    kind: GroupKind
+    siblings: tuple[Trajectory, ...]
+    closed: int
+    """Order in which groups closed."""
+    pinned: bool = False
+    """It differs from what the ledger holds, so it must stay in memory."""
+
+    def candidate(self) -> Candidate:
+        """Return what selection sees of it."""
+        return Candidate(
+            index=self.index,
+            closed=self.closed,
+            start_version=self.start_version,
+            target=self.target,
+        )
+
+    def pack(self) -> None:
+        """Keep the content as bytes, a tenth of the memory."""
+        for member in self.members:
+            if member.live is not None:
+                member.packed = _pack(member.live, member.blobs)
+                member.live = member.blobs = None
+
+    def spill(self) -> None:
+        """Let go of the content, which the ledger holds too."""
+        for member in self.members:
+            member.live = member.packed = member.blobs = None
+
+    @property
+    def is_spilled(self) -> bool:
+        """Whether some of it is in the ledger alone."""
+        return any(m.live is None and m.packed is None for m in self.members)
+
+
+_OF_GROUP = ("index", "request", "start_version", "target", "kind", "siblings")
+_OF_MEMBER = ("number", "retry", "first_turn", "end_turn", "versions", "start_version")
+
+
+def _shared(one: object, names: Sequence[str]) -> dict[str, Any]:  # fields of any type
+    return {name: getattr(one, name) for name in names}
+
+
+def store(group: ReadyGroup, *, closed: int, pinned: bool = False) -> StoredGroup:
+    """Return ``group`` as it waits, not packed yet; ``closed`` or ``pinned`` as given."""
+    members = [
+        StoredMember(
+            **_shared(member, _OF_MEMBER),
+            turn_tokens=turn_tokens(member),
+            live=member.trajectory,
+            blobs=member.packed,
+        )
+        for member in group.members
+    ]
+    return StoredGroup(**_shared(group, _OF_GROUP), members=members, closed=closed, pinned=pinned)
+
+
+def fetch(stored: StoredGroup, read: ReadEpisode | None) -> ReadyGroup:
+    """Return what ``store`` was given.
+
+    Args:
+        stored: The group.
+        read: Reads an episode back from the ledger.
+    """
+    members = tuple(_fetch_member(stored.index, member, read) for member in stored.members)
+    return ReadyGroup(**_shared(stored, _OF_GROUP), members=members)
+
+
+def _pack(trajectory: Trajectory, blobs: tuple[bytes, ...] | None) -> PackedEpisode:
+    if blobs is None or len(blobs) != len(trajectory.turns):
+        return pack_episode(trajectory)
+    return PackedEpisode(blobs, pack_tail(trajectory))
+
+
+def _fetch_member(index: int, member: StoredMember, read: ReadEpisode | None) -> Member:
+    trajectory, packed = member.live, member.packed
+    if trajectory is None:
+        if packed is None and read is None:
+            raise RecordError(f"episode {index}.{member.number}: spilled without a ledger")
+        if packed is None and read is not None:
+            packed = read(SampleKey(index, member.number), member.retry)
+        assert packed is not None
+        trajectory = unpack_episode(packed)
+    blobs = member.blobs if packed is None else packed.turns
+    return Member(**_shared(member, _OF_MEMBER), trajectory=trajectory, packed=blobs)
+
+
+def turn_tokens(member: Member) -> tuple[int, ...]:
+    """Return the sampled tokens of each turn."""
+    return tuple(turn.num_sampled_tokens for turn in member.trajectory.turns)
+
+
+def with_turns(member: Member, turns: range) -> Member:
+    """Return ``member`` with other turns to train on."""
+    return replace(member, first_turn=turns.start, end_turn=max(turns.start, turns.stop))

@@ -17,15 +17,21 @@ checksums of its own, at which SQLite stops reading without a word.
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import struct
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from turngym.errors import RecordError
 from turngym.records import Manifest
+from turngym.rollouts.scheduler.groups import SampleKey
+from turngym.rollouts.scheduler.packing import PackedEpisode, pack_tail
+from turngym.types import StopReason, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -269,3 +275,65 @@ def _written(turns: Sequence[tuple[Any, ...]], later: Iterable[Operation]) -> It
     for row in turns[at:]:
         yield COMMIT_TURN, row
     yield from later
+
+
+def read_episode(
+    db: sqlite3.Connection, key: SampleKey, retry: int, *, whole: bool = True
+) -> PackedEpisode:
+    """Return what the ledger holds of one try.
+
+    Args:
+        db: The ledger.
+        key: The episode.
+        retry: The try.
+        whole: It must have ended; else its turns are a truncated episode, as when they were trained
+            early.
+
+    Raises:
+        RecordError: It holds no such try.
+    """
+    place = (key.group, key.member, retry)
+    where = "WHERE grp = ? AND member = ? AND retry = ?"
+    row = db.execute(f"SELECT tail, policy_seed FROM tries {where}", place).fetchone()
+    if row is None or (whole and row[0] is None):
+        raise RecordError(f"ledger: holds no finished episode {key}, try {retry}")
+    tail = row[0] if whole else _open_tail(db, key, row[1])
+    return PackedEpisode(read_turns(db, key, retry), tail)
+
+
+def read_turns(db: sqlite3.Connection, key: SampleKey, retry: int) -> tuple[bytes, ...]:
+    """Return the packed turns of the try ``retry`` in ``db``.
+
+    Raises:
+        RecordError: One is damaged; the message names it.
+    """
+    rows = db.execute(
+        "SELECT turn, packed, crc FROM turns WHERE grp = ? AND member = ? AND retry = ? "
+        "ORDER BY turn",
+        (key.group, key.member, retry),
+    ).fetchall()
+    for turn, packed, crc in rows:
+        if zlib.crc32(packed) != crc:
+            raise RecordError(
+                f"group {key.group}, episode {key.member}, try {retry}: the packed turn {turn} "
+                "is damaged"
+            )
+    return tuple(packed for _, packed, _ in rows)
+
+
+def _open_tail(db: sqlite3.Connection, key: SampleKey, policy_seed: int) -> bytes:
+    """Return what ``pack_tail`` would give for the trained early turns of an episode that runs."""
+    env_id, env_seed, task = db.execute(
+        "SELECT env_id, env_seed, task FROM groups WHERE id = ?", (key.group,)
+    ).fetchone()
+    trajectory = Trajectory(
+        env_id=env_id,
+        task_id=json.loads(task)["id"],
+        env_seed=env_seed,
+        policy_seed=policy_seed,
+        member=key.member,
+        turns=(),
+        stop_reason=StopReason.TRUNCATED_ENV,
+        metadata={"partial": True},
+    )
+    return pack_tail(trajectory)

@@ -252,25 +252,6 @@ class Timeline:
         partial.replace(path)
 
 
-class Slots:
-    """Numbers of running episodes, 1 and up, the lowest free one first."""
-
-    def __init__(self) -> None:
-        self._free: list[int] = []
-        self._most = 0
-
-    def take(self) -> int:
-        """Return a number that is not in use."""
-        if self._free:
-            return heapq.heappop(self._free)
-        self._most += 1
-        return self._most
-
-    def give_back(self, slot: int) -> None:
-        """Let another episode have ``slot``."""
-        heapq.heappush(self._free, slot)
-
-
 _LONGEST_CAUSE = 100
 _ROWS = 12
 

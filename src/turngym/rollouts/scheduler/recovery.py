@@ -25,18 +25,13 @@ from turngym.rollouts.scheduler.groups import (
     OpenGroup,
     ReadyGroup,
     SampleKey,
+    StoredGroup,
     requested_episodes,
+    store,
 )
 from turngym.rollouts.scheduler.ledger import Ledger, may_pass, read_meta, task_from_json
-from turngym.rollouts.scheduler.packing import (
-    StoredGroup,
-    read_episode,
-    read_turns,
-    store,
-    unpack_episode,
-    unpack_turn,
-    unpack_turns,
-)
+from turngym.rollouts.scheduler.ledger_files import read_episode, read_turns
+from turngym.rollouts.scheduler.packing import unpack_episode, unpack_turn, unpack_turns
 from turngym.rollouts.scheduler.running import QueuedEpisode
 from turngym.types import Trajectory
 

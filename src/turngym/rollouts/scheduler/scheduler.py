@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -105,8 +106,11 @@ class RolloutScheduler:
                     f"scheduler: wanted pool size >= concurrency, got {one.size} < "
                     f"{config.concurrency} for {name}"
                 )
+        self._least_size = math.inf
+        """Of the groups for which the settings are known to work."""
         if isinstance(size := getattr(selection, "group_size", None), int):
             check_schedule(config, size)
+            self._least_size = size
         self.config = config
         self.version = version
         self.env_id = env_id
@@ -215,7 +219,8 @@ class RolloutScheduler:
         self._exhausted = False  # the selection is asked again
         self._is_taking = True
         try:
-            batch = self._recovered_batch() or await self._composed()
+            batch = None if self._recovery is None else self._recovered_batch(self._recovery)
+            batch = batch or await self._composed()
         finally:
             self._is_taking = False
         if batch is None:
@@ -232,7 +237,8 @@ class RolloutScheduler:
     async def _composed(self) -> Batch | None:
         while True:
             self._raise_failure()
-            await self._flush_if_spilled()
+            if self._ledger is not None and self._buffer.is_spilled:
+                await self._ledger.flush()
             is_over = self._exhausted and not self._dispatch.is_busy
             found = self._buffer.compose(self.version, final=is_over)
             if found is not None:
@@ -270,7 +276,13 @@ class RolloutScheduler:
         """
         if version != self.version + 1:
             raise ValueError(f"publish: version {version} does not follow {self.version}")
-        self._note_training()
+        if self._trained_since is not None:
+            now = self._now()
+            self._stats.learner_s += now - self._trained_since
+            if self.timeline is not None:
+                name = f"update {self.version}"
+                self.timeline.span("learner", name, 0, self._trained_since, now, None)
+            self._trained_since = None
         if self._ledger is not None:
             if not self._buffer.taken:  # an update of no group is one, too
                 self._ledger.reserve(self.version, [])
@@ -394,8 +406,9 @@ class RolloutScheduler:
         try:
             task = self._selection.propose(index)
             request = None if task is None else self._selection.allocate(index, task)
-            if request is not None:
+            if request is not None and request.size < self._least_size:
                 check_schedule(self.config, request.size)
+                self._least_size = request.size
         except BaseException as error:  # noqa: BLE001 - a hook of the user's; the consumer gets it
             self.fail(error)
             return False
@@ -451,29 +464,14 @@ class RolloutScheduler:
             self._dispatch.preempt_all()
         await self._dispatch.idle()
 
-    def _recovered_batch(self) -> Batch | None:
-        if self._recovery is None or self.version not in self._recovery.batches:
+    def _recovered_batch(self, recovery: Recovery) -> Batch | None:
+        if self.version not in recovery.batches:
             return None
-        groups = self._recovery.batches.pop(self.version)
+        groups = recovery.batches.pop(self.version)
         main = tuple(group for group in groups if group.kind == "group")
         extra = tuple(group for group in groups if group.kind != "group")
         self._buffer.taken = [(group.index, group.target) for group in main]
         return Batch(step=self.version, groups=main, extra=extra, replayed=True)
-
-    async def _flush_if_spilled(self) -> None:
-        stored = [*self._buffer.ready.values(), *self._buffer.extra]
-        if self._ledger is not None and any(group.is_spilled for group in stored):
-            await self._ledger.flush()
-
-    def _note_training(self) -> None:
-        if self._trained_since is not None:
-            now = self._now()
-            self._stats.learner_s += now - self._trained_since
-            if self.timeline is not None:
-                self.timeline.span(
-                    "learner", f"update {self.version}", 0, self._trained_since, now, None
-                )
-            self._trained_since = None
 
     def _on_trouble(self, trouble: str | None) -> None:
         was_blocked, self._blocked = self._blocked, trouble is not None

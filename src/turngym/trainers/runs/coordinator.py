@@ -29,13 +29,11 @@ from turngym.environments.gym.process import end_with_parent
 from turngym.errors import ConfigError, TrainingError, TurnGymError
 from turngym.faults import describe
 from turngym.records import Manifest
-from turngym.rollouts.scheduler.groups import ReadyGroup
+from turngym.rollouts.scheduler.groups import ReadyGroup, StoredGroup, fetch, store
 from turngym.rollouts.scheduler.ledger import PART_FOLDER, Ledger
-from turngym.rollouts.scheduler.packing import StoredGroup, fetch, store
-from turngym.seeding import derive_seed
 from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.group_source import GroupSource, Taken, open_ledger, open_source
-from turngym.trainers.selection.policy import DataSelection
+from turngym.trainers.selection.policy import build_selection
 from turngym.trainers.settings.train import TrainConfig
 
 if TYPE_CHECKING:
@@ -315,13 +313,7 @@ class Coordinator:
         rollout = config.rollout
         sampling = Sampling(temperature=rollout.temperature, max_new_tokens=rollout.max_new_tokens)
         model = EngineModel(self._engine, Renderer(setup.tokenizer), sampling=sampling)
-        selection = DataSelection(
-            config.selection,
-            self._runner.pool,
-            groups_per_step=rollout.groups_per_step,
-            group_size=rollout.group_size,
-            seed=derive_seed(config.run.seed, "selection"),
-        )
+        selection = build_selection(config, self._runner.pool)
         async with await open_part(setup.folder, setup.number, setup.version) as ledger:
             ledger.kept = setup.kept
             ledger.mark_share(f"{setup.number}/{rollout.coordinators}")

@@ -1,29 +1,32 @@
-"""What one scheduler has for each update, in the process of the trainer or in another one.
+"""What schedulers have for each update, in the process of the trainer or in others.
 
 Nothing here or below imports torch: a process that only plays does without.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from turngym.agents.policy import Policy
-from turngym.errors import RecordError
+from turngym.errors import RecordError, TrainingError
 from turngym.records import Manifest
-from turngym.rollouts.scheduler.groups import FilterDecision, GroupRequest, ReadyGroup
+from turngym.rollouts.scheduler.groups import FilterDecision, GroupRequest, Member, ReadyGroup
 from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
 from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.rollouts.scheduler.pool import EnvPool, calls_at_once
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.tasks.base import Task
 from turngym.trainers.runs.episode_runner import EpisodeRunner
-from turngym.trainers.selection.policy import DataSelection
+from turngym.trainers.selection.past import IMITATED, as_context
+from turngym.trainers.selection.policy import DataSelection, PlainSelection
 from turngym.trainers.settings.train import TrainConfig
+from turngym.types import Trajectory, TrajectoryGroup
 
 
 class RecordingSelection:
@@ -39,7 +42,9 @@ class RecordingSelection:
             batch is what there is.
     """
 
-    def __init__(self, selection: DataSelection, *, group_size: int, most: int) -> None:
+    def __init__(
+        self, selection: DataSelection | PlainSelection, *, group_size: int, most: int
+    ) -> None:
         self.group_size = group_size
         self._selection = selection
         self._most = most
@@ -158,6 +163,114 @@ class GroupSource:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The groups of one update."""
+
+    groups: tuple[TrajectoryGroup, ...]
+    """What is compared, successes of the past among their groups."""
+    imitated: tuple[Trajectory, ...] = ()
+    """Attempts of the past that are trained on apart."""
+
+
+def chosen(groups: Sequence[ReadyGroup], extra: Sequence[ReadyGroup] = ()) -> Chosen:
+    """Return what an update is made of.
+
+    Args:
+        groups: New groups, with at least one member each.
+        extra: Attempts of the past and late members, which join the new group of their number;
+            early turns of episodes that still run, and late members whose group was trained on
+            before, are groups of their own. The latter stand beside the attempts that their group
+            closed with, which are context.
+    """
+    new = {group.index for group in groups}
+    joining: dict[int, list[Member]] = {}
+    imitated: list[Trajectory] = []
+    apart: list[TrajectoryGroup] = []
+    for past in extra:
+        if past.request.condition == IMITATED:
+            imitated += past.trajectories
+        elif past.kind == "partial" or (past.kind == "late" and past.index not in new):
+            siblings = [replace(t, turns=as_context(t.turns)) for t in past.siblings]
+            alone = _as_group(past, ())
+            apart.append(replace(alone, trajectories=(*siblings, *alone.trajectories)))
+        else:
+            joining.setdefault(past.index, []).extend(past.members)
+    made = [_as_group(group, joining.get(group.index, [])) for group in groups]
+    return Chosen(groups=(*made, *apart), imitated=tuple(imitated))
+
+
+def _as_group(group: ReadyGroup, past: Sequence[Member]) -> TrajectoryGroup:
+    members = [*group.members, *past]
+    return TrajectoryGroup(
+        group_id=group.group_id, trajectories=tuple(trained_part(member) for member in members)
+    )
+
+
+def trained_part(member: Member) -> Trajectory:
+    """Return the episode with every turn but those that are trained on as context."""
+    trajectory, first, end = member.trajectory, member.first_turn, member.end_turn
+    if first == 0 and end == len(trajectory.turns):
+        return trajectory
+    turns = trajectory.turns
+    return replace(
+        trajectory, turns=(*as_context(turns[:first]), *turns[first:end], *as_context(turns[end:]))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one update is made of, and what was played for it."""
+
+    chosen: Chosen
+    played: tuple[TrajectoryGroup, ...]
+    """Groups that closed since the last batch, dropped ones included."""
+    faults: Mapping[str, int] = field(default_factory=dict)
+    """Tries since the last batch that ended by a fault, by stop reason."""
+    next_index: int = 0
+    """Groups of the run that were begun."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def joined(parts: Sequence[Taken], *, step: int, measures: bool) -> Batch:
+    """Return what update number ``step`` trains on, in the order of the groups' numbers.
+
+    Args:
+        parts: What each scheduler of the run gives.
+        step: The update.
+        measures: Whether schedulers are measured, as where they run ahead of updates.
+
+    Raises:
+        TrainingError: One of them has nothing left to play.
+    """
+    if any(part.is_over for part in parts):
+        raise TrainingError(f"update {step}: the selection has no task left to play")
+    measured: dict[str, float] = {}
+    if measures:
+        stats = [part.stats for part in parts]
+        whole = stats[0] if len(stats) == 1 else SchedulerMetrics.merged(stats)
+        measured = _sums(part.counts for part in parts)
+        measured["sched/version"] = float(step)
+        measured |= whole.metrics(asyncio.get_running_loop().time())
+    groups = sorted((g for part in parts for g in part.groups), key=lambda group: group.index)
+    extra = [group for part in parts for group in part.extra]
+    return Batch(
+        chosen=chosen(groups, extra),
+        played=tuple(group.group for part in parts for group in part.played),
+        faults=sum((part.faults for part in parts), Counter[str]()),
+        next_index=max(part.next_index for part in parts),
+        metrics=measured | _sums(part.selection for part in parts),
+    )
+
+
+def _sums(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            found[name] = found.get(name, 0.0) + value
+    return found
+
+
 def open_ledger(folder: Path, manifest: Manifest, version: int) -> Ledger:
     """Return the ledger in ``folder`` for a run whose weights are at ``version``.
 
@@ -184,7 +297,7 @@ def open_ledger(folder: Path, manifest: Manifest, version: int) -> Ledger:
 async def open_source(
     config: TrainConfig,
     runner: EpisodeRunner,
-    selection: DataSelection,
+    selection: DataSelection | PlainSelection,
     policy: Policy,
     *,
     ledger: Ledger | None,

@@ -19,11 +19,11 @@ from turngym.coroutines import beside
 from turngym.errors import CheckpointError
 from turngym.rollouts.evaluation.statistics import Evaluation, summarize
 from turngym.rollouts.replay import TurnValues
-from turngym.seeding import derive_seed
 from turngym.tracing import note, traced
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.runs.checkpoints import Checkpoint, Phase, RunState, save_checkpoint
 from turngym.trainers.runs.episode_runner import EpisodeRunner
+from turngym.trainers.runs.group_source import Chosen
 from turngym.trainers.runs.phases import (
     SHARDS,
     Learning,
@@ -36,8 +36,8 @@ from turngym.trainers.runs.progress import HeldOut, TrainResult
 from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.runs.run_log import RunLog, evaluation_metrics, success_by_env
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.selection.batches import Chosen, down_sampled, with_imitation
-from turngym.trainers.selection.policy import DataSelection
+from turngym.trainers.selection.batches import down_sampled, with_imitation
+from turngym.trainers.selection.policy import DataSelection, build_selection
 from turngym.trainers.settings.selection import Imitation
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.trackers.base import End
@@ -97,13 +97,7 @@ class Run:
         self.learning: Learning | None = None
         self.demonstrations: Sequence[Trajectory] = ()
         """Episodes of the expert, for methods that learn from some."""
-        self.selection = DataSelection(
-            config.selection,
-            runner.pool,
-            groups_per_step=config.rollout.groups_per_step,
-            group_size=config.rollout.group_size,
-            seed=derive_seed(config.run.seed, "selection"),
-        )
+        self.selection = build_selection(config, runner.pool)
         self._engine = engine
         self._tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
@@ -177,6 +171,7 @@ class Run:
         if self.config.selection.keep_attempts is not None:
             credit = down_sampled(credit, self.config.selection.keep_attempts)
         if isinstance(self.config.selection.replay, Imitation):
+            assert isinstance(self.selection, DataSelection)
             baseline, weight = self.selection.imitation(self.state.step)
             credit = with_imitation(credit, chosen.imitated, baseline=baseline, weight=weight)
         return credit
@@ -308,7 +303,7 @@ class Run:
         ``folder.outbox.settle`` waits for it, while episodes go on. What these change, the data
         selection, is copied here; weights and moments stand still until then.
         """
-        selection = {} if self.config.selection.is_plain else deepcopy(self.selection.state())
+        selection = deepcopy(self.selection.state())
         trainer = self.learning or self.imitator
         self.folder.outbox.write(
             self.folder.checkpoints, lambda: self._write_checkpoint(trainer, selection)

@@ -1,23 +1,19 @@
-"""From finished groups to training samples: which are trained on, and which of their attempts.
+"""Which of the attempts that were compared are trained on, and attempts of the past besides.
 
-What was compared is one thing, what is trained on another: context turns, attempts that are left
-out, and attempts of the past that nothing new is compared with. Axis letter: G attempts of one
-group.
+Axis letter: G attempts of one group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from turngym.rollouts.scheduler.groups import Member, ReadyGroup
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.samples import FloatArray, TrainingSample, to_samples
-from turngym.trainers.selection.past import IMITATED, as_context
 from turngym.trainers.settings.selection import FilterConfig
-from turngym.types import Trajectory, TrajectoryGroup
+from turngym.types import Trajectory
 
 EQUAL = 1e-6
 """Values that differ by less are the same: float rewards are not exact."""
@@ -108,61 +104,6 @@ def down_sampled(credit: Credit, keep: int) -> Credit:
         trajectories=tuple(credit.trajectories[i] for i in sorted(kept)),
         advantages=tuple(credit.advantages[i] for i in sorted(kept)),
         metrics={**credit.metrics, "selection/attempts_left_out": float(len(means) - len(kept))},
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """The groups of one update."""
-
-    groups: tuple[TrajectoryGroup, ...]
-    """What is compared, successes of the past among their groups."""
-    imitated: tuple[Trajectory, ...] = ()
-    """Attempts of the past that are trained on apart."""
-
-
-def chosen(groups: Sequence[ReadyGroup], extra: Sequence[ReadyGroup] = ()) -> Chosen:
-    """Return what an update is made of.
-
-    Args:
-        groups: New groups, with at least one member each.
-        extra: Attempts of the past and late members, which join the new group of their number;
-            early turns of episodes that still run, and late members whose group was trained on
-            before, are groups of their own. The latter stand beside the attempts that their group
-            closed with, which are context.
-    """
-    new = {group.index for group in groups}
-    joining: dict[int, list[Member]] = {}
-    imitated: list[Trajectory] = []
-    apart: list[TrajectoryGroup] = []
-    for past in extra:
-        if past.request.condition == IMITATED:
-            imitated += past.trajectories
-        elif past.kind == "partial" or (past.kind == "late" and past.index not in new):
-            siblings = [replace(t, turns=as_context(t.turns)) for t in past.siblings]
-            alone = _as_group(past, ())
-            apart.append(replace(alone, trajectories=(*siblings, *alone.trajectories)))
-        else:
-            joining.setdefault(past.index, []).extend(past.members)
-    made = [_as_group(group, joining.get(group.index, [])) for group in groups]
-    return Chosen(groups=(*made, *apart), imitated=tuple(imitated))
-
-
-def _as_group(group: ReadyGroup, past: Sequence[Member]) -> TrajectoryGroup:
-    members = [*group.members, *past]
-    return TrajectoryGroup(
-        group_id=group.group_id, trajectories=tuple(trained_part(member) for member in members)
-    )
-
-
-def trained_part(member: Member) -> Trajectory:
-    """Return the episode with every turn but those that are trained on as context."""
-    trajectory, first, end = member.trajectory, member.first_turn, member.end_turn
-    if first == 0 and end == len(trajectory.turns):
-        return trajectory
-    turns = trajectory.turns
-    return replace(
-        trajectory, turns=(*as_context(turns[:first]), *turns[first:end], *as_context(turns[end:]))
     )
 
 

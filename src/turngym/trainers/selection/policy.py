@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 from turngym.rollouts.evaluation.statistics import half_width
-from turngym.rollouts.scheduler.groups import FilterDecision, GroupRequest, ReadyGroup
+from turngym.rollouts.scheduler.groups import (
+    FilterDecision,
+    GroupRequest,
+    ReadyGroup,
+    UniformSelection,
+)
 from turngym.seeding import derive_seed, generator
 from turngym.tasks.base import Task
 from turngym.trainers.samples import FloatArray
@@ -28,6 +33,7 @@ from turngym.trainers.settings.selection import (
     SelectionPart,
     VarianceBudget,
 )
+from turngym.trainers.settings.train import TrainConfig
 
 
 def attempts_for(
@@ -135,6 +141,14 @@ class TaskPool:
     """Task by place; places past the end come round again."""
     size: int | None
     """Number of tasks; None when they never end."""
+
+
+class PlainSelection(UniformSelection):
+    """The default settings: every task in turn, groups of one size, nothing dropped or learned."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return nothing: nothing is chosen."""
+        return {}
 
 
 class DataSelection:
@@ -311,6 +325,20 @@ class DataSelection:
 
     def _count(self, name: str, value: float) -> None:
         self._counts[name] = self._counts.get(name, 0.0) + value
+
+
+def build_selection(config: TrainConfig, pool: TaskPool) -> DataSelection | PlainSelection:
+    """Return what chooses the tasks of a run, or of one of its coordinators, from ``pool``."""
+    size = config.rollout.group_size
+    if config.selection.is_plain:
+        return PlainSelection(pool.task, group_size=size)
+    return DataSelection(
+        config.selection,
+        pool,
+        groups_per_step=config.rollout.groups_per_step,
+        group_size=size,
+        seed=derive_seed(config.run.seed, "selection"),
+    )
 
 
 def _built(part: SelectionPart, *more: object) -> Any:  # whatever the settings name

@@ -13,13 +13,12 @@ from helpers.trajectories import episode, group, turn
 from turngym.rollouts.scheduler.groups import GroupRequest, ReadyGroup
 from turngym.tasks.base import Task
 from turngym.trainers.losses.policy_loss import aggregation_coefficients
+from turngym.trainers.runs.group_source import chosen, trained_part
 from turngym.trainers.samples import to_samples
 from turngym.trainers.selection.batches import (
-    chosen,
     down_sampled,
     most_varied,
     reason_to_drop,
-    trained_part,
     with_imitation,
 )
 from turngym.trainers.selection.past import (
