@@ -3,7 +3,7 @@
     python scripts/measure_house.py                      the working tree
     python scripts/measure_house.py --against COMMIT     beside a worktree of another commit
     python scripts/measure_house.py --json --static      no child processes, machine readable
-    python scripts/measure_house.py --update             lines that one update runs, by file and function
+    python scripts/measure_house.py --update             lines that one update runs, by file
 
 Every number is defined in ``MEASURES``. What is traced runs in child processes and needs
 torch and, for the web turn, a browser.
