@@ -124,8 +124,7 @@ async def at_home(work: Coroutine[Any, Any, T]) -> T:
 class Uncut:
     """Awaits work to its end; a cancellation of the task waits until ``check``."""
 
-    def __init__(self) -> None:
-        self._is_cancelled = False
+    _is_cancelled = False
 
     async def __call__(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what ``work`` returns."""

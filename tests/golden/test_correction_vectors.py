@@ -17,11 +17,11 @@ import torch
 from helpers.losses import ADVANTAGES, BEHAVIOUR, F1, LOGP, PROX, coefficients, f1_loss
 from turngym.config import load_config
 from turngym.trainers.losses.corrections import (
-    EpisodeWeights,
     PolicyLogprobs,
     correction_weights,
     effective_share,
     estimated_old_logprobs,
+    step_scale,
     without_rejected,
 )
 from turngym.trainers.losses.policy_loss import (
@@ -228,14 +228,12 @@ def test_the_share_that_is_pushed_up() -> None:
 def test_the_effective_share_and_the_step_that_it_allows() -> None:
     logs = [math.log(w) for w in (1, 0.5, 4, 0.25)]
     assert effective_share(logs) == pytest.approx(0.477437, abs=1e-6)
-    episodes = EpisodeWeights()
-    episodes._logs = dict(enumerate(logs))
     for rule, base, scale in (
         ("sqrt", 1.0, 0.690968), ("sqrt", 0.55, 0.931701), ("linear", 1.0, 0.477437),
         ("none", 1.0, 1.0),
     ):  # fmt: skip
         config = StepScale.model_validate({"rule": rule, "base": base})
-        assert episodes.step_scale(config) == pytest.approx(scale, abs=1e-6)
+        assert step_scale(effective_share(logs), config) == pytest.approx(scale, abs=1e-6)
 
 
 def test_trajectory_balance_and_its_gradient() -> None:

@@ -31,12 +31,13 @@ from turngym.trainers.distributed.group import Group
 from turngym.trainers.distributed.launch import free_port, rank_environment
 from turngym.trainers.distributed.learner import ImitatorGroup, LearnerGroup
 from turngym.trainers.samples import TrainingSample
+from turngym.trainers.settings.loss import needs_reference
 from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update import forward, learner
 from turngym.trainers.update.compute import place
 from turngym.trainers.update.imitation import Demonstrations, Imitator
-from turngym.trainers.update.learner import TorchLearner, needs_reference
+from turngym.trainers.update.learner import TorchLearner
 from turngym.trainers.update.optimizer import own_state
 from turngym.trainers.update.sequential import LastTurnFirstLearner
 

@@ -86,7 +86,7 @@ def channels_of(method: AlgoConfig, batch: TurnBatch) -> dict[str, RewardCompone
             found[config.type] = RewardComponent(
                 values_N=np.where(rest, made, 0.0), has_value_N=rest
             )
-    return gated(found, batch, method.gate)
+    return found if method.gate is None else gated(found, batch, method.gate)
 
 
 def rows_of(method: AlgoConfig, *groups: TrajectoryGroup) -> list[Any]:

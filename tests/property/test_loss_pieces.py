@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from turngym.trainers.losses.policy_loss import TokenTerms, aggregation_coefficients, policy_loss
-from turngym.trainers.losses.surrogates import SURROGATES, episode_log_ratios, sequence_ids
+from turngym.trainers.losses.policy_loss import (
+    TokenTerms,
+    aggregation_coefficients,
+    episode_log_ratios,
+    policy_loss,
+)
+from turngym.trainers.losses.surrogates import SURROGATES, sequence_ids
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import (
     Aggregation,

@@ -1,4 +1,4 @@
-"""Numbers of a run: how they add up over pieces, and where they are written.
+"""Numbers of a run: how they add up over pieces, what episodes give, where they are written.
 
 Names are ``area/quantity``. No file here holds a clock, except TensorBoard's own.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from turngym.errors import RecordError
 from turngym.records import GrowingFile
+from turngym.rollouts.evaluation.statistics import Evaluation, summarize
+from turngym.types import Trajectory, TrajectoryGroup
 
 
 class MetricSums:
@@ -70,6 +72,79 @@ class MetricSums:
             found[f"{name}_p99"] = float(np.quantile(gaps_N, 0.99))
             found[f"{name}_kl"] = float((np.expm1(ratios_N) - ratios_N).mean())
         return found
+
+
+def rollout_metrics(
+    groups: Sequence[TrajectoryGroup],
+    *,
+    advantages: Sequence[NDArray[np.float64]] = (),
+    dropped: Mapping[str, int] | None = None,
+    chosen: int | None = None,
+) -> dict[str, float]:
+    """Return ``rollout/*`` of one step.
+
+    Args:
+        groups: What was played.
+        advantages: Those of credit, one array [T] per trajectory.
+        dropped: Groups that are not trained on, by reason.
+        chosen: How many groups credit was assigned to; None for all that were played.
+    """
+    trajectories = [t for group in groups for t in group.trajectories]
+    usable = [t for t in trajectories if not t.stop_reason.is_error]
+    scores = [t.score for t in usable if t.score is not None]
+    unused = dropped or {}
+    flat = np.concatenate(advantages) if len(advantages) else np.zeros(0)
+    turns = [turn for t in usable for turn in t.turns]
+    invalid = sum(turn.invalid_action is not None for turn in turns)
+    groups_chosen = len(groups) if chosen is None else chosen
+    metrics = {
+        "rollout/episodes": float(len(trajectories)),
+        "rollout/faults": float(len(trajectories) - len(usable)),
+        "rollout/unscored": float(len(usable) - len(scores)),
+        "rollout/truncated_fraction": sum(t.stop_reason.is_truncated for t in usable)
+        / max(1, len(usable)),
+        "rollout/invalid_action_fraction": invalid / max(1, len(turns)),
+        "rollout/tokens": float(sum(t.num_sampled_tokens for t in usable)),
+        "rollout/groups_used": float(groups_chosen - sum(unused.values())),
+        "rollout/groups_zero_spread": float(unused.get("zero_spread", 0)),
+        "rollout/groups_too_small": float(unused.get("too_small", 0)),
+        "rollout/groups_filtered": float(unused.get("filtered", 0)),
+        "rollout/advantage_abs_mean": float(np.abs(flat).mean()) if flat.size else 0.0,
+    }
+    stops = Counter(t.stop_reason for t in trajectories if t.stop_reason.is_error)
+    metrics |= {f"rollout/dropped_{reason.value}": float(n) for reason, n in stops.items()}
+    metrics |= success_by_env("rollout", trajectories)
+    if usable:
+        metrics["rollout/return_mean"] = float(np.mean([t.episode_return for t in usable]))
+        metrics["rollout/turns_mean"] = float(np.mean([len(t.turns) for t in usable]))
+    if scores:
+        metrics["rollout/success"] = sum(t.is_success for t in usable) / len(scores)
+    return metrics
+
+
+def success_by_env(prefix: str, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return ``<prefix>/success/<environment>`` where several environments were played."""
+    by_env: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        by_env.setdefault(trajectory.env_id, []).append(trajectory)
+    if len(by_env) < 2:
+        return {}
+    found = {f"{prefix}/success/{env_id}": summarize(ts).success for env_id, ts in by_env.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def evaluation_metrics(prefix: str, found: Evaluation) -> dict[str, float]:
+    """Return an evaluation as ``<prefix>/success`` with its interval, return, turns and faults."""
+    low, high = found.success_ci95 or (None, None)
+    values = {
+        "success": found.success,
+        "success_low": low,
+        "success_high": high,
+        "return_mean": found.mean_return,
+        "turns_mean": found.mean_turns,
+        "faults": float(found.faults),
+    }
+    return {f"{prefix}/{name}": value for name, value in values.items() if value is not None}
 
 
 class MetricsLogger(Protocol):

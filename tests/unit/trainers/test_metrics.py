@@ -16,9 +16,11 @@ from turngym.trainers.metrics import (
     JsonLinesLogger,
     MetricSums,
     TensorBoardLogger,
+    evaluation_metrics,
     read_metrics,
+    rollout_metrics,
 )
-from turngym.trainers.runs.run_log import draw_curve, evaluation_metrics, rollout_metrics
+from turngym.trainers.runs.run_log import draw_curve
 from turngym.types import StopReason
 
 
@@ -87,7 +89,8 @@ def test_a_step_says_what_was_played_and_what_was_dropped() -> None:
         group(episode([0.0], score=0.0), episode([0.0], member=1, score=0.0)),
         group(episode([1.0], score=1.0)),
     ]
-    found = rollout_metrics(groups, credit_of(algo("grpo"), *groups))
+    credit = credit_of(algo("grpo"), *groups)
+    found = rollout_metrics(groups, advantages=credit.advantages, dropped=credit.dropped)
     assert found["rollout/episodes"] == 6
     assert found["rollout/faults"] == found["rollout/dropped_error_env"] == 1
     assert found["rollout/success"] == 2 / 5
@@ -99,7 +102,8 @@ def test_a_step_says_what_was_played_and_what_was_dropped() -> None:
 
 def test_a_step_in_which_everything_broke_has_no_invented_means() -> None:
     groups = [group(episode([0.0], error="broke"))]
-    found = rollout_metrics(groups, credit_of(algo("grpo"), *groups))
+    credit = credit_of(algo("grpo"), *groups)
+    found = rollout_metrics(groups, advantages=credit.advantages, dropped=credit.dropped)
     assert "rollout/success" not in found
     assert all(np.isfinite(value) for value in found.values())
 

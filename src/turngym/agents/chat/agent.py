@@ -119,9 +119,10 @@ class _ChatSession:
             seen = replace(seen, message=replace(seen.message, role="tool"))
         new = [seen] if self._messages else [*self._opening(), seen]
         self._spent = {}
-        whole = [*self._messages, *new]
-        tokens = self._tokens + estimated_tokens(new)
-        rewritten = await self._agent.history.fit(whole, tokens=tokens, ask=self.ask)
+        rewritten = None
+        if type(self._agent.history) is not FullHistory:
+            whole, tokens = [*self._messages, *new], self._tokens + estimated_tokens(new)
+            rewritten = await self._agent.history.fit(whole, tokens=tokens, ask=self.ask)
         if rewritten is not None:
             await self._conversation.restart()
             self._messages, new = [], rewritten.messages

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -166,7 +166,8 @@ def effective_share(log_weights_B: Sequence[float]) -> float:
     """Return ``(sum w)² / (B · sum w²)``, in (0, 1]: how many episodes count, as a share of all.
 
     Args:
-        log_weights_B: Logarithms of the episodes' weights, finite; 1.0 for none at all.
+        log_weights_B: Logarithms of the episodes' weights; 1.0 for none at all, NaN when one is not
+            finite.
     """
     if not len(log_weights_B):
         return 1.0
@@ -175,11 +176,12 @@ def effective_share(log_weights_B: Sequence[float]) -> float:
     return float(weights_B.sum().square() / (len(weights_B) * weights_B.square().sum()))
 
 
+@dataclass(slots=True)
 class EpisodeWeights:
     """The importance weights of a mini-batch's episodes, gathered micro-batch by micro-batch."""
 
-    def __init__(self) -> None:
-        self._logs: dict[int, float] = {}
+    logs: dict[int, float] = field(default_factory=dict)
+    """Logarithm of each episode's weight."""
 
     def add(
         self, batch: MicroBatch, samples: Sequence[TrainingSample], policy_logprobs_N: Tensor
@@ -196,27 +198,28 @@ class EpisodeWeights:
         sizes = [int(mask.sum()) for mask in batch.masks]
         for i, part in zip(batch.members, torch.split(gaps_N, sizes), strict=True):
             episode = samples[i].trajectory
-            self._logs[episode] = self._logs.get(episode, 0.0) + float(part.sum())
+            self.logs[episode] = self.logs.get(episode, 0.0) + float(part.sum())
 
     def add_all(self, other: EpisodeWeights) -> None:
         """Add the tokens that ``other`` holds."""
-        for episode, log in other._logs.items():
-            self._logs[episode] = self._logs.get(episode, 0.0) + log
+        for episode, log in other.logs.items():
+            self.logs[episode] = self.logs.get(episode, 0.0) + log
 
-    def effective_share(self) -> float:
-        """Return how many of the episodes count, as a share of all; NaN when one is not finite."""
-        return effective_share(list(self._logs.values()))
 
-    def step_scale(self, config: StepScale) -> float:
-        """Return by what the learning rate of the step is multiplied.
+def step_scale(share: float, config: StepScale) -> float:
+    """Return by what the learning rate of a step is multiplied.
 
-        Source:
-            VCPO (mit-han-lab/vcpo): square root by default, weights not truncated.
-        """
-        if config.rule == "none":
-            return 1.0
-        share = min(1.0, self.effective_share() / config.base)
-        return math.sqrt(share) if config.rule == "sqrt" else share
+    Args:
+        share: ``effective_share`` of its episodes.
+        config: The rule.
+
+    Source:
+        VCPO (mit-han-lab/vcpo): square root by default, weights not truncated.
+    """
+    if config.rule == "none":
+        return 1.0
+    bounded = min(1.0, share / config.base)
+    return math.sqrt(bounded) if config.rule == "sqrt" else bounded
 
 
 def without_rejected(

@@ -31,7 +31,6 @@ from turngym.trainers.settings.loss import (
     DivergenceMask,
     Fit,
     LogClipGeo,
-    LossConfig,
     PolicyGradient,
     PpoClip,
     RatioLevel,
@@ -43,31 +42,6 @@ from turngym.trainers.settings.loss import (
 
 _TURN_BITS = 20
 """Of a token's place are its turn, those above its episode."""
-
-
-def token_log_ratios(
-    policy_logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, config: LossConfig
-) -> Tensor:
-    """Return the tokens' own log-ratios to the old policy, [N], clipped where the surrogate clips.
-
-    Only ``log_clip_geo`` clips before it averages: positive advantages from above, negative ones
-    from below. A clipped log-ratio has no gradient.
-
-    Args:
-        policy_logprobs_N: Under the policy that is trained, with gradient.
-        old_logprobs_N: Denominator of the ratio.
-        advantages_N: Their signs say on which side a token is clipped.
-        config: Holds the surrogate.
-
-    Source:
-        GMPO, arXiv:2507.20673.
-    """
-    gaps_N = policy_logprobs_N - old_logprobs_N
-    if not isinstance(config.surrogate, LogClipGeo):
-        return gaps_N
-    capped_N = gaps_N.clamp(max=config.surrogate.clip_high)
-    raised_N = gaps_N.clamp(min=-config.surrogate.clip_low)
-    return torch.where(advantages_N > 0, capped_N, raised_N)
 
 
 def with_token_gradients(log_ratios_N: Tensor, sequence_N: Tensor) -> Tensor:
@@ -157,35 +131,6 @@ def unflat(values_N: Tensor, samples: Sequence[TrainingSample]) -> list[NDArray[
 def has_split_episodes(samples: Sequence[TrainingSample]) -> bool:
     """Say whether an episode of the batch is there in several samples."""
     return len({sample.trajectory for sample in samples}) < len(samples)
-
-
-def episode_log_ratios(
-    samples: Sequence[TrainingSample],
-    policy_logprobs: Sequence[NDArray[np.floating]],
-    old_logprobs: Sequence[NDArray[np.floating]],
-    config: LossConfig,
-) -> list[NDArray[np.float64]]:
-    """Return what ``level_log_ratios`` gives when it sees the whole batch at once.
-
-    For episodes in several samples, which micro-batches may tear apart.
-
-    Args:
-        samples: Every sample of the episodes.
-        policy_logprobs: Of the policy as it is now, one array [L] per sample.
-        old_logprobs: Denominators, one array [L] per sample.
-        config: Level and surrogate.
-
-    Returns:
-        One array [L] per sample, 0 where ``loss_mask`` is False.
-    """
-    own_N = token_log_ratios(
-        flat(policy_logprobs, samples),
-        flat(old_logprobs, samples),
-        flat([s.advantages for s in samples], samples),
-        config,
-    )
-    values_N = level_log_ratios(own_N, flat(sequence_ids(samples), samples), config.ratio_level)
-    return unflat(values_N, samples)
 
 
 MAX_LOG_RATIO = 20.0

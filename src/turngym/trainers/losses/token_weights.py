@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.corrections import EntropyShaping, TokenSelection
+from turngym.trainers.settings.loss import LossConfig
 
 _MOST_CONFIDENT = 5.0
 """Mean log-ratios are clamped to this, so that one token of a reference gone to 0 is not all."""
@@ -52,6 +53,24 @@ def with_confidence_penalty(
         replace(s, advantages=np.where(s.advantages < 0, factors[s.trajectory], 1) * s.advantages)
         for s in samples
     ]
+
+
+def with_entropies(
+    samples: Sequence[TrainingSample], entropies: Sequence[NDArray[np.floating]], loss: LossConfig
+) -> list[TrainingSample]:
+    """Return the samples as the parts of a loss that read ``entropies`` want them.
+
+    Args:
+        samples: A batch.
+        entropies: Of the distributions the tokens were sampled from, one array [L] per sample.
+        loss: Holds those parts, ``entropy_shaping`` first.
+    """
+    shaped = list(samples)
+    if loss.entropy_shaping.is_active:
+        shaped = with_entropy_shaping(shaped, entropies, loss.entropy_shaping)
+    if loss.token_selection.is_active:
+        shaped = with_selected_tokens(shaped, entropies, loss.token_selection)
+    return shaped
 
 
 def with_entropy_shaping(

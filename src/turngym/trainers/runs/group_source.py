@@ -16,7 +16,13 @@ from typing import Any
 from turngym.agents.policy import Policy
 from turngym.errors import RecordError, TrainingError
 from turngym.records import Manifest
-from turngym.rollouts.scheduler.groups import FilterDecision, GroupRequest, Member, ReadyGroup
+from turngym.rollouts.scheduler.groups import (
+    FilterDecision,
+    GroupRequest,
+    Member,
+    ReadyGroup,
+    UniformSelection,
+)
 from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
 from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.rollouts.scheduler.pool import EnvPool, calls_at_once
@@ -24,7 +30,7 @@ from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.tasks.base import Task
 from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.selection.past import IMITATED, as_context
-from turngym.trainers.selection.policy import DataSelection, PlainSelection
+from turngym.trainers.selection.policy import DataSelection
 from turngym.trainers.settings.train import TrainConfig
 from turngym.types import Trajectory, TrajectoryGroup
 
@@ -43,7 +49,7 @@ class RecordingSelection:
     """
 
     def __init__(
-        self, selection: DataSelection | PlainSelection, *, group_size: int, most: int
+        self, selection: DataSelection | UniformSelection, *, group_size: int, most: int
     ) -> None:
         self.group_size = group_size
         self._selection = selection
@@ -94,8 +100,9 @@ class RecordingSelection:
         return tuple(played)
 
     def metrics(self) -> dict[str, float]:
-        """Return ``selection/*`` since the last call."""
-        return self._selection.metrics()
+        """Return ``selection/*`` since the last call; nothing where nothing is chosen."""
+        chooses = isinstance(self._selection, DataSelection)
+        return self._selection.metrics() if chooses else {}
 
     def _observe_closed(self) -> None:
         for group in sorted(self._closed, key=lambda group: group.index):
@@ -297,7 +304,7 @@ def open_ledger(folder: Path, manifest: Manifest, version: int) -> Ledger:
 async def open_source(
     config: TrainConfig,
     runner: EpisodeRunner,
-    selection: DataSelection | PlainSelection,
+    selection: DataSelection | UniformSelection,
     policy: Policy,
     *,
     ledger: Ledger | None,

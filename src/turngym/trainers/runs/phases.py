@@ -20,10 +20,11 @@ from turngym.trainers.credit.base import CreditContext, CreditMethod
 from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.runs.checkpoints import Checkpoint, RunState
 from turngym.trainers.samples import TrainingSample, to_samples
+from turngym.trainers.settings.loss import needs_reference
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import Scorer
 from turngym.trainers.update.imitation import Demonstrations, Imitator
-from turngym.trainers.update.learner import TorchLearner, needs_reference
+from turngym.trainers.update.learner import TorchLearner
 from turngym.trainers.update.optimizer import load_own_state, own_state
 from turngym.trainers.update.sequential import LastTurnFirstLearner
 from turngym.types import TokenSpan, Trajectory

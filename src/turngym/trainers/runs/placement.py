@@ -24,9 +24,9 @@ from turngym.agents.engine.models import empty_model
 from turngym.agents.engine.vllm.children import CPU_CACHE, CPU_CACHE_GIB, SETTING, needed
 from turngym.errors import ConfigError
 from turngym.nodes import GPU, Node, check_room
+from turngym.trainers.settings.loss import needs_reference
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.forward import CHUNK_LOGITS
-from turngym.trainers.update.learner import needs_reference
 
 GIB = 2**30
 MAIN = "main memory"

@@ -21,6 +21,7 @@ from turngym.rollouts.evaluation.statistics import Evaluation, summarize
 from turngym.rollouts.replay import TurnValues
 from turngym.tracing import note, traced
 from turngym.trainers.credit.base import Credit
+from turngym.trainers.metrics import evaluation_metrics, success_by_env
 from turngym.trainers.runs.checkpoints import Checkpoint, Phase, RunState, save_checkpoint
 from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.group_source import Chosen
@@ -34,7 +35,7 @@ from turngym.trainers.runs.phases import (
 )
 from turngym.trainers.runs.progress import HeldOut, TrainResult
 from turngym.trainers.runs.run_folder import RunFolder
-from turngym.trainers.runs.run_log import RunLog, evaluation_metrics, success_by_env
+from turngym.trainers.runs.run_log import RunLog
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.selection.batches import down_sampled, with_imitation
 from turngym.trainers.selection.policy import DataSelection, build_selection

@@ -143,14 +143,6 @@ class TaskPool:
     """Number of tasks; None when they never end."""
 
 
-class PlainSelection(UniformSelection):
-    """The default settings: every task in turn, groups of one size, nothing dropped or learned."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return nothing: nothing is chosen."""
-        return {}
-
-
 class DataSelection:
     """Chooses tasks in blocks of one step's groups, and judges what came of them.
 
@@ -327,11 +319,11 @@ class DataSelection:
         self._counts[name] = self._counts.get(name, 0.0) + value
 
 
-def build_selection(config: TrainConfig, pool: TaskPool) -> DataSelection | PlainSelection:
+def build_selection(config: TrainConfig, pool: TaskPool) -> DataSelection | UniformSelection:
     """Return what chooses the tasks of a run, or of one of its coordinators, from ``pool``."""
     size = config.rollout.group_size
     if config.selection.is_plain:
-        return PlainSelection(pool.task, group_size=size)
+        return UniformSelection(pool.task, group_size=size)
     return DataSelection(
         config.selection,
         pool,

@@ -484,3 +484,9 @@ class RegularizerConfig(StrictModel):
     that its gradient is that of the divergence."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
+
+
+def needs_reference(loss: LossConfig, regularizer: RegularizerConfig) -> bool:
+    """Say whether a learner reads the policy that reinforcement started from."""
+    reads = loss.surrogate.reads_reference or loss.confidence_penalty > 0
+    return reads or regularizer.kl_coefficient > 0

@@ -22,31 +22,34 @@ from turngym.trainers.losses.corrections import (
     RecordedPolicy,
     Scores,
     correction_weights,
+    effective_share,
+    step_scale,
     without_rejected,
 )
 from turngym.trainers.losses.policy_loss import (
     TokenTerms,
     aggregation_coefficients,
+    episode_log_ratios,
     held_back_tokens,
     policy_loss,
     with_solved_bounds,
 )
 from turngym.trainers.losses.regressions import StepScores, with_targets
 from turngym.trainers.losses.surrogates import (
-    episode_log_ratios,
     flat,
     has_split_episodes,
     sequence_ids,
     unflat,
 )
-from turngym.trainers.losses.token_weights import (
-    with_confidence_penalty,
-    with_entropy_shaping,
-    with_selected_tokens,
-)
+from turngym.trainers.losses.token_weights import with_confidence_penalty, with_entropies
 from turngym.trainers.metrics import MetricSums
 from turngym.trainers.samples import TrainingSample, dealt
-from turngym.trainers.settings.loss import LossConfig, PpoClip, RegularizerConfig
+from turngym.trainers.settings.loss import (
+    LossConfig,
+    PpoClip,
+    RegularizerConfig,
+    needs_reference,
+)
 from turngym.trainers.settings.optimizer import LearnerConfig
 from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
 from turngym.trainers.update.forward import (
@@ -157,6 +160,10 @@ class TorchLearner:
         self.optimizer = Optimizer(model, config, total_steps=total_steps)
         self._is_one_step = config.steps_per_batch == 1
         self._loss = loss
+        # What a loss of these settings asks for is the same in every update.
+        self._corrects, self._scales = loss.correction.is_active, loss.step_scale.rule != "none"
+        self._reads_means, self._looks_ahead = loss.surrogate.reads_means, loss.needs_current_scores
+        self._reads_entropies = loss.entropy_shaping.is_active or loss.token_selection.is_active
         self._temperature = temperature
         self._seed = seed
         self._reference = reference
@@ -190,13 +197,9 @@ class TorchLearner:
             assert references is not None
             current = self.logprobs(counted)
             counted = with_confidence_penalty(counted, current, references, alpha=alpha)
-        shaping, selection = self._loss.entropy_shaping, self._loss.token_selection
-        if shaping.is_active or selection.is_active:
+        if self._reads_entropies:
             entropies = self._score(self.model, counted, "entropy")
-            if shaping.is_active:
-                counted = with_entropy_shaping(counted, entropies, shaping)
-            if selection.is_active:
-                counted = with_selected_tokens(counted, entropies, selection)
+            counted = with_entropies(counted, entropies, self._loss)
         means = self._old_means(counted, old)
         rng = partial(generator, self._seed, "minibatches", self.updates)
         parts = dealt(
@@ -254,7 +257,7 @@ class TorchLearner:
 
     def _old_means(self, samples: Sequence[TrainingSample], old: OldPolicy) -> OldPolicy:
         """Return mean log-probs under the policy at the start of the update, where they matter."""
-        if isinstance(old, RecordedPolicy) and self._loss.surrogate.reads_means:
+        if isinstance(old, RecordedPolicy) and self._reads_means:
             return RecordedPolicy(self._score(self.model, samples, "mean_logprob"))
         return CurrentPolicy()
 
@@ -271,7 +274,7 @@ class TorchLearner:
         # With one step per batch the policy at the start of the update is still the current one,
         # and its log-probs are those of the step's own forward pass: no other pass is needed.
         is_same = loss.old_policy == "current" or self._is_one_step
-        if is_same or not (reads_ratios or loss.correction.is_active):
+        if is_same or not (reads_ratios or self._corrects):
             return CurrentPolicy()
         return RecordedPolicy(self.logprobs(samples))
 
@@ -299,7 +302,7 @@ class TorchLearner:
         splits = loss.ratio_level not in ("token", "turn") and has_split_episodes(samples)
         needs_ratios = splits and isinstance(old, RecordedPolicy)
         counted = samples
-        if loss.needs_current_scores or needs_ratios:
+        if self._looks_ahead or needs_ratios:
             current = self.logprobs(samples)
             before = old.scores(current)
             if loss.surrogate.fits_log_ratios:
@@ -368,7 +371,9 @@ class TorchLearner:
             # A filler only takes part in the communication of the forward and backward pass.
             if batch.is_filler:
                 continue
-            totals.add(_Totals(parts.total.item(), parts.policy.item(), parts.kl.item()))
+            totals.loss += parts.total.item()
+            totals.policy += parts.policy.item()
+            totals.kl += parts.kl.item()
             totals.episodes.add(batch, samples, terms.policy_logprobs)
             sums.add_mean("train/clip_fraction", parts.clipped.item(), len(batch.targets_N))
             self._measure(terms, batch, samples, sums, is_first=is_first)
@@ -381,9 +386,10 @@ class TorchLearner:
         totals, *others = ranks.exchanged(totals)
         for other in others:
             totals.add(other)
-        scale = totals.episodes.step_scale(self._loss.step_scale)
+        share = effective_share(list(totals.episodes.logs.values()))
+        scale = step_scale(share, self._loss.step_scale) if self._scales else 1.0
         norm = self.optimizer.step(totals.loss, where=f"update {self.updates}", scale=scale)
-        sums.add_mean("train/effective_share", totals.episodes.effective_share(), 1)
+        sums.add_mean("train/effective_share", share, 1)
         sums.add_mean("train/loss", totals.loss, 1)
         sums.add_mean("train/policy_loss", totals.policy, 1)
         if self._regularizer.kl_coefficient > 0:
@@ -415,7 +421,7 @@ class TorchLearner:
         advantages_N = batch.gather([s.advantages for s in samples])
         weights_N = batch.gather_if(mini.weights)
         # A correction of each token by itself needs no forward pass before: this one will do.
-        if weights_N is None and self._loss.correction.is_active:
+        if weights_N is None and self._corrects:
             logprobs = PolicyLogprobs(
                 behaviour=batch.gather([s.behaviour_logprobs for s in samples]),
                 proximal=old_N,
@@ -492,9 +498,3 @@ class TorchLearner:
         from turngym.trainers.distributed.shards import read_shards
 
         self.load_state(read_shards(self.optimizer, folder), updates=updates, steps=steps)
-
-
-def needs_reference(loss: LossConfig, regularizer: RegularizerConfig) -> bool:
-    """Say whether a learner reads the policy that reinforcement started from."""
-    reads = loss.surrogate.reads_reference or loss.confidence_penalty > 0
-    return reads or regularizer.kl_coefficient > 0

@@ -254,7 +254,7 @@ def test_a_gate_pays_step_rewards_where_the_outcome_passed(
     steps = components_by_hand({"env": [[0.0, 0.0, outcome]], "steps": [[0.1, 0.1, 0.1]]})
     term = Term(rewards=("env", "steps"), centre="none", scale="none")
     for gate, wanted in ((OutcomeGate(above=0.0), paid), (None, always)):
-        components = gated(steps, turns, gate)
+        components = steps if gate is None else gated(steps, turns, gate)
         found = turn_advantages(turns, components, GroupRelative(terms=(term,)))
         assert_rows(as_rows(turns, found), [[wanted] * 3])
 

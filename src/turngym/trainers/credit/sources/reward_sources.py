@@ -76,7 +76,7 @@ class RewardSources:
             found.update(source.read(turns))
         for name, component in found.items():
             turns.check_finite(component.values_N, f"reward {name!r}")
-        return gated(found, turns, self._gate)
+        return found if self._gate is None else gated(found, turns, self._gate)
 
     def metrics(self) -> dict[str, float]:
         """Return ``credit/*`` about the last batch."""
@@ -93,20 +93,18 @@ class RewardSources:
 
 
 def gated(
-    components: Mapping[str, RewardComponent], turns: TurnBatch, gate: OutcomeGate | None
+    components: Mapping[str, RewardComponent], turns: TurnBatch, gate: OutcomeGate
 ) -> dict[str, RewardComponent]:
     """Return ``components``, all but ``env`` and ``outcome`` 0 in episodes that did not pass.
 
     Args:
         components: By name.
         turns: The batch.
-        gate: Which episodes pass; None for all.
+        gate: Which episodes pass.
 
     Source:
         G-RA, arXiv:2508.10548.
     """
-    if gate is None:
-        return dict(components)
     passed_B = (turns.outcome_B > gate.above) & ~turns.truncated_B
     factor_N = passed_B[turns.episode_N].astype(np.float64)
     return {
