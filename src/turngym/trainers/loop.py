@@ -29,7 +29,6 @@ from turngym.errors import ConfigError, EnginesLost, Interrupted
 from turngym.rollouts.evaluation.statistics import summarize
 from turngym.tracing import note, traced, traced_run
 from turngym.trainers.distributed.launch import check_size
-from turngym.trainers.metrics import rollout_metrics
 from turngym.trainers.runs.build_run import build_run, check_devices
 from turngym.trainers.runs.group_source import Batch, Taken, joined, open_ledger, open_source
 from turngym.trainers.runs.needs import check_needs
@@ -196,17 +195,7 @@ async def _update(run: Run, batches: BatchSource, uncut: Uncut) -> dict[str, flo
     credit = await uncut(run.assign_credit(batch.chosen))
     run.log.record("credit_s")
     trained = await uncut(asyncio.to_thread(run.update, credit.samples))
-    faults = sum(batch.faults.values())
-    metrics = rollout_metrics(
-        batch.played,
-        advantages=credit.advantages,
-        dropped=credit.dropped,
-        chosen=len(batch.chosen.groups),
-    )
-    metrics |= credit.metrics
-    metrics |= {f"rollout/dropped_{reason}": float(n) for reason, n in batch.faults.items()}
-    metrics |= {"rollout/faults": float(faults), **batch.metrics, **trained}
-    run.finish_step(metrics, batch.played, faults=faults)
+    metrics = run.finish_step(batch, credit, trained)
     uncut.check()
     async with batches.publishing(run.state.step):
         await run.publish()

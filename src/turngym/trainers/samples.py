@@ -6,6 +6,7 @@ And where these are dealt to the optimizer steps of a batch.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -153,7 +154,7 @@ def _sample(
     turn_ids: list[int] = []
     logprobs: list[float] = []
     versions: list[int] = []
-    routings = [_experts(span) for _, turn in segment for span in turn.spans]
+    spans = [span for _, turn in segment for span in turn.spans]
     for number, turn in segment:
         for span in turn.spans:
             length = len(span.token_ids)
@@ -174,7 +175,7 @@ def _sample(
         policy_versions=np.array(versions, dtype=np.int64),
         trajectory=index,
         group=group,
-        routing=_joined(routings),
+        routing=_experts(spans) if all(span.routing for span in spans) else None,
     )
 
 
@@ -208,26 +209,20 @@ def dealt(
             yield [i for i, number in enumerate(numbers) if number in chosen]
 
 
-def _experts(span: TokenSpan) -> NDArray[np.uint16] | None:
-    """Return the routing of a span as an array [L, layers, top_k]."""
-    if (routing := span.routing) is None:
-        return None
-    shape = len(span.token_ids), routing.layers, routing.top_k
-    kind = "u1" if routing.num_bytes == shape[0] * shape[1] * shape[2] else "<u2"
-    found = np.frombuffer(base64.b64decode(routing.experts), dtype=kind)
-    return found.astype(np.uint16).reshape(shape)
-
-
-def _joined(routings: Sequence[NDArray[np.uint16] | None]) -> NDArray[np.uint16] | None:
-    """Return the routing of all spans; None where one has none.
+def _experts(spans: Sequence[TokenSpan]) -> NDArray[np.uint16]:
+    """Return the routing of all spans, one after the other, [L, layers, top_k].
 
     Raises:
         TrainingError: They are of different models.
     """
-    known = [routing for routing in routings if routing is not None]
-    if len(known) < len(routings) or not known:
-        return None
-    shapes = {routing.shape[1:] for routing in known}
+    found: list[NDArray[np.uint16]] = []
+    for span in spans:
+        assert span.routing is not None
+        shape = len(span.token_ids), span.routing.layers, span.routing.top_k
+        kind = "u1" if span.routing.num_bytes == math.prod(shape) else "<u2"
+        experts = np.frombuffer(base64.b64decode(span.routing.experts), dtype=kind)
+        found.append(experts.astype(np.uint16).reshape(shape))
+    shapes = {experts.shape[1:] for experts in found}
     if len(shapes) > 1:
         raise TrainingError(f"routing: layers x experts of one episode are {sorted(shapes)}")
-    return np.concatenate(known)
+    return np.concatenate(found)

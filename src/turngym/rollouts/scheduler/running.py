@@ -180,7 +180,9 @@ class RunningEpisode:
         self.drop_reason: str | None = None
         self.began = self.since = context.clock()
         self._context = context
-        self._allowance = Allowance(context.config.budget)
+        budget = context.config.budget
+        is_limited = budget.max_turns is not None or budget.max_tokens is not None
+        self._allowance = Allowance(budget) if is_limited else None
         self._own = len(job.group.request.prefix)
         self._committed = 0
         self._act_version = self.start_version
@@ -285,6 +287,8 @@ class RunningEpisode:
         else:
             self.seen.append(None)
         self.uncommitted_tokens = 0
+        if self._allowance is None:
+            return None
         own = len(self.turns) - self._own
         return self._allowance.spend(turn, turns=own, tokens=self.tokens)
 

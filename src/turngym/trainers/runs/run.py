@@ -21,10 +21,10 @@ from turngym.rollouts.evaluation.statistics import Evaluation, summarize
 from turngym.rollouts.replay import TurnValues
 from turngym.tracing import note, traced
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.metrics import evaluation_metrics, success_by_env
+from turngym.trainers.metrics import evaluation_metrics, rollout_metrics, success_by_env
 from turngym.trainers.runs.checkpoints import Checkpoint, Phase, RunState, save_checkpoint
 from turngym.trainers.runs.episode_runner import EpisodeRunner
-from turngym.trainers.runs.group_source import Chosen
+from turngym.trainers.runs.group_source import Batch, Chosen
 from turngym.trainers.runs.phases import (
     SHARDS,
     Learning,
@@ -52,7 +52,7 @@ from turngym.trainers.update.optimizer import (
     save_merged,
     write_adapter_config,
 )
-from turngym.types import Trajectory, TrajectoryGroup
+from turngym.types import Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -186,15 +186,31 @@ class Run:
         return metrics
 
     def finish_step(
-        self, metrics: Mapping[str, float], groups: Sequence[TrajectoryGroup], *, faults: int
-    ) -> None:
-        """Close a step: log ``metrics``, count ``faults``. The weights are not published yet."""
-        state = self.state
+        self, batch: Batch, credit: Credit, trained: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Close a step: count, log and return what it is measured by. Nothing is published yet.
+
+        Args:
+            batch: Its episodes.
+            credit: What they taught.
+            trained: What the learner says, ``train/*``.
+        """
+        state, faults = self.state, sum(batch.faults.values())
+        metrics = rollout_metrics(
+            batch.played,
+            advantages=credit.advantages,
+            dropped=credit.dropped,
+            chosen=len(batch.chosen.groups),
+        )
+        metrics |= credit.metrics
+        metrics |= {f"rollout/dropped_{reason}": float(n) for reason, n in batch.faults.items()}
+        metrics |= {"rollout/faults": float(faults), **batch.metrics, **trained}
         self.log.write(state.step, {**metrics, **self._engine.metrics()})
         state.step += 1
-        state.episodes += sum(len(group.trajectories) for group in groups) + faults
+        state.episodes += sum(len(group.trajectories) for group in batch.played) + faults
         state.episodes += int(metrics.get("credit/episodes", 0))
         state.faults += faults
+        return metrics
 
     def save_if_due(self) -> bool:
         """Save the run when it is due, and say whether it was."""

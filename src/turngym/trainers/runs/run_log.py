@@ -51,6 +51,8 @@ class RunLog:
 
     def begin_tracking(self) -> None:
         """Let the run's trackers begin; they go on behind it in threads of their own."""
+        if not self._config.run.trackers:
+            return
         folder, config = self._folder.path.resolve(), self._config
         settings = flat(config.model_dump(mode="json"))
         run = TrackedRun(name=folder.name, folder=folder, settings=settings)
