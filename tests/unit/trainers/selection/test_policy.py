@@ -10,11 +10,14 @@ import pytest
 
 from helpers.trajectories import episode
 from turngym.config import load_config
-from turngym.rollouts.scheduler.groups import GroupRequest, ReadyGroup
+from turngym.rollouts.scheduler.groups import GroupRequest, ReadyGroup, UniformSelection
 from turngym.tasks.base import procedural_task
 from turngym.trainers.selection.past import as_ready_group
-from turngym.trainers.selection.policy import DataSelection, TaskPool
+from turngym.trainers.selection.policy import DataSelection, TaskPool, build_selection
 from turngym.trainers.settings.selection import SelectionConfig
+from turngym.trainers.settings.train import TrainConfig
+
+POOL = TaskPool(task=lambda place: procedural_task("made", "train", place % 6), size=6)
 
 
 def selection(size: int | None = 6, **settings: Any) -> DataSelection:
@@ -62,6 +65,19 @@ def test_without_settings_tasks_come_in_turn_and_round_again() -> None:
     assert {o.size for o in found} == {4}
     assert {o.condition for o in found} == {""}
     assert made.metrics() == {}
+
+
+def test_a_run_without_settings_has_the_plain_rule_with_the_same_groups() -> None:
+    run = {"env": {"id": "text/maze"}, "rollout": {"groups_per_step": 4, "group_size": 4}}
+    plain = build_selection(load_config(TrainConfig, [run]), POOL)
+    assert type(plain) is UniformSelection
+    tasks = [plain.propose(number) for number in range(8)]
+    requests = [plain.allocate(n, task) for n, task in enumerate(tasks) if task is not None]
+    assert requests == orders(selection(), 0, 8)
+    filtered = build_selection(
+        load_config(TrainConfig, [run, "selection.filter.spread=true"]), POOL
+    )
+    assert isinstance(filtered, DataSelection)
 
 
 def test_groups_are_asked_for_in_any_order() -> None:
