@@ -101,8 +101,7 @@ class RecordingSelection:
 
     def metrics(self) -> dict[str, float]:
         """Return ``selection/*`` since the last call; nothing where nothing is chosen."""
-        chooses = isinstance(self._selection, DataSelection)
-        return self._selection.metrics() if chooses else {}
+        return self._selection.metrics() if isinstance(self._selection, DataSelection) else {}
 
     def _observe_closed(self) -> None:
         for group in sorted(self._closed, key=lambda group: group.index):
