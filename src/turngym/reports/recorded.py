@@ -43,16 +43,11 @@ def find_recorded(run: Path, number: int) -> Recorded:
             options = read_evaluation(place)["plan"]["env_options"]
             return Recorded(trajectory=one, env=one.env_id, options=options)
         if (place / "config.json").exists():
-            return _of_training(place, one)
-    return Recorded(trajectory=one, env=one.env_id, options={})
+            from turngym.trainers.runs.run_folder import read_settings
 
-
-def _of_training(folder: Path, one: Trajectory) -> Recorded:
-    from turngym.trainers.runs.run_folder import read_settings
-
-    settings = read_settings(folder)["env"]
-    parts = settings.get("mix") or [settings]
-    for part in parts:
-        if len(parts) == 1 or registry.find(part["id"]) == registry.find(one.env_id):
-            return Recorded(trajectory=one, env=part["id"], options=part["options"])
+            settings = read_settings(place)["env"]
+            parts = settings.get("mix") or [settings]
+            for part in parts:
+                if len(parts) == 1 or registry.find(part["id"]) == registry.find(one.env_id):
+                    return Recorded(trajectory=one, env=part["id"], options=part["options"])
     return Recorded(trajectory=one, env=one.env_id, options={})

@@ -292,7 +292,7 @@ class CachedDecoder:
         if rows <= self._rows_capacity and slots <= self._slots:
             return
         new_rows = max(self._rows_capacity, _doubled(rows, 8))
-        new_slots = max(self._slots, _with_room(slots))
+        new_slots = max(self._slots, -(-slots * 7 // 6 // 32) * 32)  # a sixth more, in steps of 32
         shape = (new_rows, self._kv_heads, new_slots, self._width)
         for cache in (self._keys, self._values):
             cache += [torch.zeros(0)] * (self._layers_n - len(cache))
@@ -421,11 +421,6 @@ def _doubled(wanted: int, least: int) -> int:
     while size < wanted:
         size *= 2
     return size
-
-
-def _with_room(slots: int) -> int:
-    """Return a sixth more than ``slots``, in steps of 32."""
-    return -(-slots * 7 // 6 // 32) * 32
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -19,7 +19,6 @@ from turngym.agents.remote.wire import (
     ASK_CHAT_TOKENS,
     ASK_COMPLETION_TOKENS,
     TokenTrace,
-    Traced,
     data_url,
     first_choice,
     generation_of,
@@ -73,7 +72,14 @@ class _ChatConversation:
         answer = replace(_completion(row), usage=reply.usage)
         if not config.token_ids:
             return answer
-        traced = self._traced(reply.body)
+        prompt, generation = prompt_ids_of(reply.body), generation_of(reply.body)
+        if prompt is None or generation is None:
+            raise ConfigError(
+                f"model {self._model.config.model!r} at {self._model.config.url}: token_ids is "
+                "set, but the server returns none with log-probs; vLLM and "
+                "'turngym serve policy' do"
+            )
+        traced = self._trace.add(prompt, generation)
         return replace(
             answer,
             spans=traced.spans,
@@ -122,7 +128,8 @@ class _ChatConversation:
     def _as_rows(self, messages: Sequence[ChatMessage]) -> list[Row]:
         """Return ``messages`` as rows, with an answer to every tool call before them."""
         rows: list[Row] = []
-        waiting = _unanswered(self._rows)
+        calls = self._rows[-1].get("tool_calls", []) if self._rows else []
+        waiting = [str(call.get("id", "")) for call in calls]
         for entry in messages:
             role = entry.message.role
             if role != "tool":  # every call wants an answer before anything else is said
@@ -148,16 +155,6 @@ class _ChatConversation:
             return {"role": role, "content": entry.message.content}
         text = {"type": "text", "text": entry.message.content}
         return {"role": role, "content": [text, _picture(entry)]}
-
-    def _traced(self, answer: Mapping[str, Any]) -> Traced:
-        prompt, generation = prompt_ids_of(answer), generation_of(answer)
-        if prompt is None or generation is None:
-            raise ConfigError(
-                f"model {self._model.config.model!r} at {self._model.config.url}: token_ids is "
-                "set, but the server returns none with log-probs; vLLM and "
-                "'turngym serve policy' do"
-            )
-        return self._trace.add(prompt, generation)
 
 
 def _result(call_id: str, content: str) -> Row:
@@ -238,12 +235,6 @@ def _row_of_answer(entry: ChatMessage) -> Row:
             for name, call in zip(entry.call_ids, message.tool_calls, strict=True)
         ]
     return row
-
-
-def _unanswered(rows: Sequence[Row]) -> list[str]:
-    """Return the tool calls of the last row."""
-    calls = rows[-1].get("tool_calls", []) if rows else []
-    return [str(call.get("id", "")) for call in calls]
 
 
 class CompletionsEngine:

@@ -188,7 +188,15 @@ class AndroidDevice(Phone):
             self._held.add(self._place)
         self._is_open = True
         try:
-            self.width, self.height = self._size()
+            said = self._wire.ask("wm", "size")
+            found = re.findall(r"size: (\d+)x(\d+)", said)
+            if not found:
+                raise EnvironmentFault(
+                    f"android: {self._wire.serial} reports no screen size: {said!r}"
+                )
+            self.width, self.height = map(
+                int, found[-1]
+            )  # an override comes after the physical size
         except BaseException:
             self._let_go()
             raise
@@ -348,14 +356,6 @@ class AndroidDevice(Phone):
         self._is_open = False
         with self._lock:
             self._held.discard(self._place)
-
-    def _size(self) -> tuple[int, int]:
-        said = self._wire.ask("wm", "size")
-        found = re.findall(r"size: (\d+)x(\d+)", said)
-        if not found:
-            raise EnvironmentFault(f"android: {self._wire.serial} reports no screen size: {said!r}")
-        width, height = map(int, found[-1])  # an override comes after the physical size
-        return width, height
 
     def _swipe(self, start: tuple[int, int], end: tuple[int, int]) -> None:
         self._wire.execute(f"input swipe {start[0]} {start[1]} {end[0]} {end[1]} {_SWIPE_MS}")
