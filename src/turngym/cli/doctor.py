@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -68,7 +68,15 @@ def doctor(
         return
     with redirect_stdout(sys.stderr):  # some packages print a greeting
         findings = [_core(), *_optional_parts()]
-    machine = _machine()
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    is_linux = hasattr(os, "sched_getaffinity")
+    machine = {
+        "turngym": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+        "cores": len(os.sched_getaffinity(0)) if is_linux else os.cpu_count(),
+        "memory_gib": round(memory_bytes / 2**30, 1),
+    }
     if as_json:
         print_json({**machine, "checks": [asdict(finding) for finding in findings]})
     else:
@@ -92,18 +100,6 @@ def _look_at_engine(part: str, sources: list[str], *, as_json: bool) -> None:
         print_json({"engine": config.engine.type, "found": found})
     else:
         print("\n".join(["ok", *found]))
-
-
-def _machine() -> dict[str, Any]:
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    is_linux = hasattr(os, "sched_getaffinity")
-    return {
-        "turngym": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(terse=True),
-        "cores": len(os.sched_getaffinity(0)) if is_linux else os.cpu_count(),
-        "memory_gib": round(memory_bytes / 2**30, 1),
-    }
 
 
 def _core() -> Finding:

@@ -17,7 +17,6 @@ from turngym.cli.output import FAILED, print_json, say, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from turngym.rollouts.scheduler.audit import AuditReport
     from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 
 
@@ -147,30 +146,26 @@ def audit(
     if as_json:
         print_json(report.to_json())
     else:
-        _print(report)
+        rows = [
+            [what, name, str(count)]
+            for what, counts in (
+                ("updates", report.steps),
+                ("groups", report.groups),
+                ("episodes", report.episodes),
+                ("dropped, why", report.drops),
+                ("tries", report.tries),
+                ("dropped tokens", report.dropped_tokens),
+            )
+            for name, count in sorted(counts.items())
+        ]
+        print(table(["WHAT", "STATE", "COUNT"], rows))
+        print(f"\ntokens: {report.equation}")
+        print(f"resumed after a stop or crash: {report.lineages - 1} times")
+        for problem in report.problems:
+            print(f"PROBLEM: {problem}")
+        if report.num_problems > len(report.problems):
+            print(f"and {report.num_problems - len(report.problems)} more")
+        if report.is_clean:
+            print("clean: every episode was used once, or dropped for a reason, or is still open")
     if not report.is_clean:
         raise typer.Exit(FAILED)
-
-
-def _print(report: AuditReport) -> None:
-    rows = [
-        [what, name, str(count)]
-        for what, counts in (
-            ("updates", report.steps),
-            ("groups", report.groups),
-            ("episodes", report.episodes),
-            ("dropped, why", report.drops),
-            ("tries", report.tries),
-            ("dropped tokens", report.dropped_tokens),
-        )
-        for name, count in sorted(counts.items())
-    ]
-    print(table(["WHAT", "STATE", "COUNT"], rows))
-    print(f"\ntokens: {report.equation}")
-    print(f"resumed after a stop or crash: {report.lineages - 1} times")
-    for problem in report.problems:
-        print(f"PROBLEM: {problem}")
-    if report.num_problems > len(report.problems):
-        print(f"and {report.num_problems - len(report.problems)} more")
-    if report.is_clean:
-        print("clean: every episode was used once, or dropped for a reason, or is still open")

