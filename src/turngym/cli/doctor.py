@@ -18,8 +18,10 @@ import typer
 from turngym import __version__, registry
 from turngym.cli.arguments import SOURCES, Json
 from turngym.cli.output import print_json, table
+from turngym.environments.gym.registration import make
 from turngym.errors import MissingExtraError, SandboxRefused, unknown_name
 from turngym.registry import EnvEntry
+from turngym.sandbox.backends.catalogue import backend_names, open_backend
 from turngym.sandbox.base import Capabilities
 
 Status = Literal["ok", "missing", "broken"]
@@ -104,8 +106,6 @@ def _look_at_engine(part: str, sources: list[str], *, as_json: bool) -> None:
 
 def _core() -> Finding:
     """Play an episode with the expert, as any installation must be able to."""
-    from turngym.environments.gym.registration import make
-
     try:
         env = make(_CORE_ENV)
         env.reset(seed=0)
@@ -143,8 +143,6 @@ def _optional_parts() -> list[Finding]:
 
 def _sandboxes() -> list[Finding]:
     """Start a sandbox of every back end that isolates."""
-    from turngym.sandbox.backends.catalogue import backend_names
-
     findings = [_sandbox(name) for name in backend_names() if name != "unsafe-local"]
     if not any(finding.detail.startswith("strong ") for finding in findings):
         name = "sandbox of strong isolation"
@@ -155,8 +153,6 @@ def _sandboxes() -> list[Finding]:
 
 
 def _sandbox(name: str) -> Finding:
-    from turngym.sandbox.backends.catalogue import open_backend
-
     part = f"sandbox {name}"
 
     async def probe() -> Capabilities:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,8 +60,6 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Play a simulated run of the rollout scheduler; in virtual time always the same."""
-    from contextlib import nullcontext
-
     from turngym.config import load_config
     from turngym.rollouts.scheduler.ledger import Ledger
     from turngym.rollouts.scheduler.metrics import Timeline

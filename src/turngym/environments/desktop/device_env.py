@@ -14,7 +14,7 @@ from turngym.coroutines import finished
 from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.episode import opened
-from turngym.environments.core.pictures import ScreenEnv, Screenshot
+from turngym.environments.core.pictures import ScreenEnv, Screenshot, draw_marks, resized
 from turngym.environments.core.spaces import Image
 from turngym.environments.core.tasks import StoppedEnv
 from turngym.environments.desktop.actions import (
@@ -222,8 +222,6 @@ class DeviceEnv(ScreenEnv):
     def _seen(self, outcome: Outcome) -> Outcome:
         """Add the picture, and keep what should be kept."""
         if self._screenshot != "none":
-            from turngym.environments.core.pictures import draw_marks, resized
-
             picture = self.pixels()
             if self._screenshot == "marks":
                 picture = draw_marks(picture, self.view.elements)

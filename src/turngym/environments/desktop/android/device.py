@@ -15,6 +15,7 @@ from string import ascii_lowercase
 from typing import Any, ClassVar
 from xml.etree import ElementTree
 
+from turngym.environments.core.pictures import decode
 from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.device import Phone, untypable
 from turngym.environments.desktop.observation import Element, View, marked
@@ -224,8 +225,6 @@ class AndroidDevice(Phone):
         return View(active=focus, notes=tuple(notes))
 
     def pixels(self) -> Image:
-        from turngym.environments.core.pictures import decode
-
         picture = self._wire.execute("screencap -p")
         if not picture.startswith(b"\x89PNG"):
             raise EnvironmentFault(
