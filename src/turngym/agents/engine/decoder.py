@@ -327,6 +327,7 @@ class ReplayDecoder:
         self._model = copied.to(device, dtype).eval()
         self._texts: dict[int, list[int]] = {}
         self._next = 0
+        self._mask: Tensor
         self._cache: Any = None
         self._cached: list[tuple[int, int]] = []
 
