@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turngym import registry
-from turngym.api.needs import need_train_extra
+from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import split_of
 from turngym.cli.output import print_json, say, writable_folder
 from turngym.environments.gym.registration import make
