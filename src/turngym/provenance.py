@@ -13,7 +13,6 @@ from typing import Any
 VERSION = "0.1.0"
 
 _PACKAGES = ("gymnasium", "numpy", "pydantic", "tokenizers", "torch", "transformers")
-_BLOCK = 1 << 20
 
 
 def source_commit() -> str | None:
@@ -47,8 +46,7 @@ def digest_of(path: Path) -> str | None:
     for file in files:
         digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
         with file.open("rb") as content:
-            while block := content.read(_BLOCK):
-                digest.update(block)
+            hashlib.file_digest(content, lambda: digest)
     return digest.hexdigest()
 
 

@@ -106,7 +106,7 @@ class EnvEntry:
     def missing(self) -> list[str]:
         """Return what is not there, as install hints; empty when it runs here."""
         hints = [
-            _without_dependencies(name) for name in self._missing_modules(WITHOUT_DEPENDENCIES)
+            f"pip install --no-deps {name}" for name in self._missing_modules(WITHOUT_DEPENDENCIES)
         ]
         modules = self._missing_modules()
         if modules and self.extra:
@@ -150,10 +150,6 @@ class EnvEntry:
             for name in self.modules
             if (name in WITHOUT_DEPENDENCIES) == (among is not None) and not _can_import(name)
         ]
-
-
-def _without_dependencies(name: str) -> str:
-    return f"pip install --no-deps {name}"
 
 
 def find_program(need: str) -> str | None:

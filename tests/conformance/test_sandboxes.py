@@ -16,7 +16,6 @@ from helpers import plain_user
 from turngym.sandbox import Limits, SandboxSpec, open_backend
 from turngym.sandbox.backends import bubblewrap, bubblewrap_command
 from turngym.sandbox.backends.unsafe_local import RISK
-from turngym.sandbox.checks import attack_programs as programs
 from turngym.sandbox.checks.check import ATTACKS, PROMISES, check_sandbox
 from turngym.sandbox.checks.context import attack, program
 
@@ -29,6 +28,27 @@ NEVER_LOCAL = {
     "attack: a snapshot of exabytes of nothing is quick and small",
 }
 """It has no mounts, and the disk it would fill is the host's."""
+TAKE_ALL = """
+import _socket, fcntl
+def rights(fds):
+    sender, receiver = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+    packed = b"".join(fd.to_bytes(4, "little") for fd in fds)
+    sender.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])
+    return sender, receiver
+def large_pipe(_):
+    ends = os.pipe()
+    fcntl.fcntl(ends[1], 1031, 1 << 20)
+    return ends
+is_hog = sys.argv[1] == "take"
+watches = until_refused(lambda _: libc.inotify_init1(0) + 1 or os.close(-1), 200 if is_hog else 1)
+pipes = until_refused(large_pipe, 80 if is_hog else 1)
+passed = until_refused(lambda _: rights([0] * 200), 20 if is_hog else 1)
+for name, got in (("inotify", watches), ("large pipes", pipes), ("descriptors", passed)):
+    if not is_hog and not got: print("nothing is left of", name)
+if is_hog:
+    os.write(1, b"taken")
+    time.sleep(600)
+"""
 
 
 @pytest.mark.extra("bwrap")
@@ -57,15 +77,15 @@ async def test_one_sandbox_cannot_take_what_another_needs() -> None:
     async with (
         await backend.start(SPEC) as hog,
         await backend.start(SPEC) as other,
-        await hog.spawn(program(hog, programs.TAKE_ALL, "take")) as process,
+        await hog.spawn(program(hog, TAKE_ALL, "take")) as process,
     ):
         assert await process.read() == b"taken"
-        assert await attack(other, programs.TAKE_ALL, "taste") == []
+        assert await attack(other, TAKE_ALL, "taste") == []
         # The control: a fork stands on the same files, so it is the same user of the host.
         [fork] = await hog.fork(1)
         assert not isinstance(fork, Exception)
         async with fork:
-            lacking = await attack(fork, programs.TAKE_ALL, "taste")
+            lacking = await attack(fork, TAKE_ALL, "taste")
         wanted = ["inotify", "large pipes", "descriptors"]
         assert [line.partition(" of ")[2] for line in lacking] == wanted
     await backend.close()

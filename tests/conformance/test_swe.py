@@ -16,7 +16,7 @@ import turngym
 from helpers.workspaces import shared_host
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
-from turngym.environments.checks.task import check_tasks, find_tasks
+from turngym.environments.checks.task import EnvSubject, check_tasks
 from turngym.environments.core.env import restore, snapshot
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.tasksets import open_tasks
@@ -24,7 +24,7 @@ from turngym.environments.terminal.env import TerminalEnv
 from turngym.registry import match
 from turngym.rollouts.episode import group_specs
 from turngym.rollouts.evaluation.evaluate import collect
-from turngym.tasks.base import procedural_task
+from turngym.tasks.base import SPLITS, procedural_task
 from turngym.tasks.shell import GENERATORS, GROUPS
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
@@ -146,11 +146,9 @@ def test_tasks_of_the_sample_are_sound():
     assert found.count("train") >= 10
     assert found.count("test") >= 3
     make = partial(turngym.make, "swe/bugs-sample")
-    env = make()
-    try:
-        tasks = find_tasks(env, None if IS_FULL else 1)
-    finally:
-        env.close()
+    with closing(EnvSubject(make, "swe/bugs-sample")) as subject:
+        limit = None if IS_FULL else 1
+        tasks = [task for split in SPLITS for task in subject.tasks(split, limit)]
     check_tasks(make, tasks, subject="sample").raise_on_failure()
 
 

@@ -73,7 +73,9 @@ class Renderer:
         # and environments say the same few things again and again.
         self._known_opening = lru_cache(_KNOWN_OPENINGS)(self._encode_opening)
         self._known_text = lru_cache(_KNOWN_TEXTS)(self._encode)
-        self.end_ids = self._end_ids()
+        if self.tokenizer.eos_token_id is None:
+            raise ConfigError(f"tokenizer {self.tokenizer.name_or_path!r} has no end token")
+        self.end_ids = (int(self.tokenizer.eos_token_id),)
         self.vocab_size = len(tokenizer)
         self._base = self._text([_PROBE_USER, _PROBE_ANSWER])
         start = self._base.rfind(_PROBE_ANSWER.content)
@@ -85,7 +87,14 @@ class Renderer:
                 f"{self._after_answer[:20]!r}, not by the end token {end_text!r}"
             )
         self._after_end = self._after_answer[len(end_text) :]
-        self._check_append_only()
+        more = [_PROBE_USER, _PROBE_ANSWER, _PROBE_USER]
+        grown = self._text(more, generate=True)
+        even_more = self._text([*more, _PROBE_ANSWER])
+        if not grown.startswith(self._base) or not even_more.startswith(self._text(more)):
+            raise ConfigError(
+                f"chat template of {self.tokenizer.name_or_path!r} rewrites earlier messages; "
+                "sampled tokens could not be kept. Use a template that only appends"
+            )
 
     def opening(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens of a conversation's first messages, up to where the agent speaks."""
@@ -204,21 +213,6 @@ class Renderer:
         if backend is None or backend.truncation is not None or backend.padding is not None:
             return tuple(self.tokenizer.encode(text, add_special_tokens=False))
         return tuple(backend.encode(text, add_special_tokens=False).ids)
-
-    def _end_ids(self) -> tuple[int, ...]:
-        if self.tokenizer.eos_token_id is None:
-            raise ConfigError(f"tokenizer {self.tokenizer.name_or_path!r} has no end token")
-        return (int(self.tokenizer.eos_token_id),)
-
-    def _check_append_only(self) -> None:
-        more = [_PROBE_USER, _PROBE_ANSWER, _PROBE_USER]
-        grown = self._text(more, generate=True)
-        even_more = self._text([*more, _PROBE_ANSWER])
-        if not grown.startswith(self._base) or not even_more.startswith(self._text(more)):
-            raise ConfigError(
-                f"chat template of {self.tokenizer.name_or_path!r} rewrites earlier messages; "
-                "sampled tokens could not be kept. Use a template that only appends"
-            )
 
 
 def with_system(instructions: str | None, observation: Sequence[Message]) -> tuple[Message, ...]:

@@ -93,7 +93,12 @@ class ExpertPolicy:
         def act(observation: Mapping[str, Any], info: Mapping[str, Any]) -> str:
             nonlocal is_first
             if is_first and commands:
-                _check_commands(commands, info, context.env_id)
+                words = {_first_word(text) for text in _legal(info, context.env_id)}
+                if unknown := set(commands) - words:
+                    raise ConfigError(
+                        f"noise_commands: no legal action of {context.env_id!r} begins with "
+                        f"{sorted(unknown)}; they begin with {sorted(words)}"
+                    )
             is_first = False
             if noise and rng.random() < noise:
                 return _random_action(rng, info, context.env_id, commands)
@@ -126,15 +131,6 @@ def _random_action(
     if commands:
         legal = [text for text in legal if _first_word(text) in commands] or legal
     return str(legal[int(rng.integers(len(legal)))])
-
-
-def _check_commands(commands: Collection[str], info: Mapping[str, Any], env_id: str) -> None:
-    words = {_first_word(text) for text in _legal(info, env_id)}
-    if unknown := set(commands) - words:
-        raise ConfigError(
-            f"noise_commands: no legal action of {env_id!r} begins with {sorted(unknown)}; "
-            f"they begin with {sorted(words)}"
-        )
 
 
 def _legal(info: Mapping[str, Any], env_id: str) -> list[str]:

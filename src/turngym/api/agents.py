@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import shlex
@@ -13,9 +14,8 @@ from typing import Any
 from turngym.agents.config import ChatAgentConfig, CompletionsAgentConfig, LocalAgentConfig
 from turngym.agents.policy import Policy
 from turngym.agents.scripted import ExpertPolicy, FunctionPolicy, NoopPolicy, RandomPolicy
-from turngym.api.needs import need_train_extra
 from turngym.config import load_config
-from turngym.errors import CheckpointError, ConfigError, unknown_name
+from turngym.errors import CheckpointError, ConfigError, missing_extra, unknown_name
 from turngym.plugins import import_attribute
 from turngym.provenance import digest_of
 
@@ -195,3 +195,19 @@ def _checkpoint_digest(spec: str, path: Path) -> str | None:
         return digest_of(find_model(path))
     except CheckpointError:  # reported when the policy is made
         return None
+
+
+def need_train_extra(what: str) -> None:
+    """Make sure that ``what`` can load and train models, without progress bars of their own.
+
+    Raises:
+        MissingExtraError: The extra ``train`` is not installed.
+    """
+    try:
+        for name in ("torch", "transformers", "safetensors"):
+            importlib.import_module(name)
+    except ImportError as error:
+        raise missing_extra(what, "train") from error
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # one for each file that is read or written

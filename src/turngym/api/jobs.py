@@ -100,7 +100,10 @@ class _Crew:
                 code = await _train(run)
                 del self._running[run.label]
                 if code:
-                    self.failures[run.label] = _reason(run, code)
+                    said = run.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+                    errors = [line for line in said if line.strip()]
+                    last = errors[-1].removeprefix("error: ") if errors else "it said nothing"
+                    self.failures[run.label] = f"exit code {code}: {last} (see {run.log_file})"
             self._done[run.label] = _updates(run.folder)
         return run.label not in self.failures
 
@@ -152,11 +155,3 @@ def _updates(folder: Path) -> int:
     if not file.exists():
         return 0
     return sum("rollout/episodes" in row for row in read_metrics(file))
-
-
-def _reason(run: PlannedRun, code: int) -> str:
-    """Return what a failed run said last."""
-    said = run.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line for line in said if line.strip()]
-    last = errors[-1].removeprefix("error: ") if errors else "it said nothing"
-    return f"exit code {code}: {last} (see {run.log_file})"

@@ -17,6 +17,7 @@ import typer
 from turngym import registry
 from turngym.cli.arguments import Env, Json, counted, key_values
 from turngym.cli.output import print_json, progress, say, table
+from turngym.environments.gym.registration import about, make, options_of
 from turngym.errors import ConfigError, unknown_name
 from turngym.plugins import import_attribute
 from turngym.registry import EnvEntry, program_name
@@ -221,8 +222,6 @@ def _soundness_table(reports: Sequence[CheckReport]) -> str:
 
 def _task_target(target: str) -> tuple[Callable[[], Any], tuple[Split, int] | None, str]:
     """Return what makes the environment of ``target``, the task that it names, and its name."""
-    from turngym.environments.gym.registration import make
-
     parts = target.rsplit("/", 2)
     if not Path(target).exists() and len(parts) == 3 and parts[1] in SPLITS and parts[2].isdigit():
         split: Split = "train" if parts[1] == "train" else "test"
@@ -335,8 +334,6 @@ def _record(entry: EnvEntry, *, with_options: bool) -> dict[str, Any]:
         return record
     if missing:
         return {**record, "about": "", "options": None}
-    from turngym.environments.gym.registration import about, options_of
-
     options = [
         {"name": option.name, "default": option.default, "help": option.help}
         for option in options_of(entry)

@@ -11,15 +11,17 @@ import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from turngym import __version__, registry
 from turngym.cli.arguments import SOURCES, Json
 from turngym.cli.output import print_json, table
+from turngym.environments.gym.registration import make
 from turngym.errors import MissingExtraError, SandboxRefused, unknown_name
 from turngym.registry import EnvEntry
+from turngym.sandbox.backends.catalogue import backend_names, open_backend
 from turngym.sandbox.base import Capabilities
 
 Status = Literal["ok", "missing", "broken"]
@@ -68,7 +70,15 @@ def doctor(
         return
     with redirect_stdout(sys.stderr):  # some packages print a greeting
         findings = [_core(), *_optional_parts()]
-    machine = _machine()
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    is_linux = hasattr(os, "sched_getaffinity")
+    machine = {
+        "turngym": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+        "cores": len(os.sched_getaffinity(0)) if is_linux else os.cpu_count(),
+        "memory_gib": round(memory_bytes / 2**30, 1),
+    }
     if as_json:
         print_json({**machine, "checks": [asdict(finding) for finding in findings]})
     else:
@@ -94,22 +104,8 @@ def _look_at_engine(part: str, sources: list[str], *, as_json: bool) -> None:
         print("\n".join(["ok", *found]))
 
 
-def _machine() -> dict[str, Any]:
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    is_linux = hasattr(os, "sched_getaffinity")
-    return {
-        "turngym": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(terse=True),
-        "cores": len(os.sched_getaffinity(0)) if is_linux else os.cpu_count(),
-        "memory_gib": round(memory_bytes / 2**30, 1),
-    }
-
-
 def _core() -> Finding:
     """Play an episode with the expert, as any installation must be able to."""
-    from turngym.environments.gym.registration import make
-
     try:
         env = make(_CORE_ENV)
         env.reset(seed=0)
@@ -147,8 +143,6 @@ def _optional_parts() -> list[Finding]:
 
 def _sandboxes() -> list[Finding]:
     """Start a sandbox of every back end that isolates."""
-    from turngym.sandbox.backends.catalogue import backend_names
-
     findings = [_sandbox(name) for name in backend_names() if name != "unsafe-local"]
     if not any(finding.detail.startswith("strong ") for finding in findings):
         name = "sandbox of strong isolation"
@@ -159,8 +153,6 @@ def _sandboxes() -> list[Finding]:
 
 
 def _sandbox(name: str) -> Finding:
-    from turngym.sandbox.backends.catalogue import open_backend
-
     part = f"sandbox {name}"
 
     async def probe() -> Capabilities:

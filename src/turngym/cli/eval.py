@@ -27,6 +27,7 @@ from turngym.cli.output import (
 )
 from turngym.cli.play import interruptible, person
 from turngym.coroutines import cancelled_by_signals
+from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, EnvironmentFault, Interrupted, TurnGymError
 from turngym.faults import describe
 from turngym.registry import EnvEntry
@@ -309,8 +310,6 @@ def _tasks(entry: EnvEntry, plan: _Plan) -> list[Task]:
 
 def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:
     """Make one environment; whatever stops it is one line."""
-    from turngym.environments.gym.registration import make
-
     try:
         return make(entry.id, **plan.env_options)
     except TurnGymError:

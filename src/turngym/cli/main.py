@@ -114,7 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else FINE
     except BrokenPipeError:
-        _drop_stdout()
+        # The interpreter's last flush of stdout goes nowhere: its reader is gone.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (Exception, KeyboardInterrupt) as error:
         known = _report(error, debug=debug)
@@ -148,8 +149,3 @@ def _report(error: BaseException, *, debug: bool) -> int | None:
     for line in lines(cause):
         print(f"{prefix}{line}", file=sys.stderr)
     return code
-
-
-def _drop_stdout() -> None:
-    """Let the interpreter's last flush of stdout go nowhere: its reader is gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turngym.api.needs import need_train_extra
+from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import Json, Sources
 from turngym.cli.output import print_json, table
 from turngym.cli.train import train

@@ -14,6 +14,7 @@ import typer
 from turngym.agents.scripted import InlinePolicy
 from turngym.cli.arguments import Env
 from turngym.cli.output import say
+from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -114,8 +115,6 @@ def play(
     Lines may also come from a pipe.
     """
     import numpy as np
-
-    from turngym.environments.gym.registration import make
 
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0])

@@ -14,12 +14,13 @@ from turngym.api.agents import FORMS, HUMAN, make_policy
 from turngym.cli.arguments import EnvOptions, Json, complete_env, env_options
 from turngym.cli.output import print_json, say, writable_folder
 from turngym.cli.play import interruptible, play_from
+from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, EpisodeError, UnknownNameError
 
 if TYPE_CHECKING:
     import gymnasium
 
-    from turngym.reports.recorded import Recorded
+    from turngym.reports.export import Recorded
     from turngym.rollouts.replay import Restored
 
 
@@ -57,7 +58,7 @@ def replay(
     The recorded actions are carried out again, from the task and its seed.
     What comes of them is compared with the record; exit code 1 where a turn differs.
     """
-    from turngym.reports.recorded import find_recorded
+    from turngym.reports.export import find_recorded
     from turngym.rollouts.replay import restore
 
     found = find_recorded(run, episode)
@@ -79,8 +80,6 @@ def replay(
 
 
 def _make(name: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    from turngym.environments.gym.registration import make
-
     try:
         return make(name, **options)
     except UnknownNameError as error:

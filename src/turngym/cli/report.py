@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from turngym.api.needs import need_train_extra
+from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import Json
 from turngym.cli.output import evaluation_table, print_json, progress, say, table, writable_folder
 from turngym.errors import ConfigError, unknown_name

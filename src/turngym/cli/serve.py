@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turngym import registry
-from turngym.api.needs import need_train_extra
+from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import split_of
 from turngym.cli.output import print_json, say, writable_folder
+from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
@@ -247,7 +248,6 @@ def _engine_model(spec: str, context: int) -> EngineModel[LocalEngine]:
 
 def _env_maker(name: str, split: str) -> Any:
     """Return what makes the environment ``name``, and make one to see that it can be had."""
-    from turngym.environments.gym.registration import make
     from turngym.rollouts.gateway.hosted import HostedEnv
 
     entry = registry.find(name)

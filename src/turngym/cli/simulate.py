@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,6 @@ from turngym.cli.output import FAILED, print_json, say, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from turngym.rollouts.scheduler.audit import AuditReport
     from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 
 
@@ -61,8 +60,6 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Play a simulated run of the rollout scheduler; in virtual time always the same."""
-    from contextlib import nullcontext
-
     from turngym.config import load_config
     from turngym.rollouts.scheduler.ledger import Ledger
     from turngym.rollouts.scheduler.metrics import Timeline
@@ -147,30 +144,26 @@ def audit(
     if as_json:
         print_json(report.to_json())
     else:
-        _print(report)
+        rows = [
+            [what, name, str(count)]
+            for what, counts in (
+                ("updates", report.steps),
+                ("groups", report.groups),
+                ("episodes", report.episodes),
+                ("dropped, why", report.drops),
+                ("tries", report.tries),
+                ("dropped tokens", report.dropped_tokens),
+            )
+            for name, count in sorted(counts.items())
+        ]
+        print(table(["WHAT", "STATE", "COUNT"], rows))
+        print(f"\ntokens: {report.equation}")
+        print(f"resumed after a stop or crash: {report.lineages - 1} times")
+        for problem in report.problems:
+            print(f"PROBLEM: {problem}")
+        if report.num_problems > len(report.problems):
+            print(f"and {report.num_problems - len(report.problems)} more")
+        if report.is_clean:
+            print("clean: every episode was used once, or dropped for a reason, or is still open")
     if not report.is_clean:
         raise typer.Exit(FAILED)
-
-
-def _print(report: AuditReport) -> None:
-    rows = [
-        [what, name, str(count)]
-        for what, counts in (
-            ("updates", report.steps),
-            ("groups", report.groups),
-            ("episodes", report.episodes),
-            ("dropped, why", report.drops),
-            ("tries", report.tries),
-            ("dropped tokens", report.dropped_tokens),
-        )
-        for name, count in sorted(counts.items())
-    ]
-    print(table(["WHAT", "STATE", "COUNT"], rows))
-    print(f"\ntokens: {report.equation}")
-    print(f"resumed after a stop or crash: {report.lineages - 1} times")
-    for problem in report.problems:
-        print(f"PROBLEM: {problem}")
-    if report.num_problems > len(report.problems):
-        print(f"and {report.num_problems - len(report.problems)} more")
-    if report.is_clean:
-        print("clean: every episode was used once, or dropped for a reason, or is still open")

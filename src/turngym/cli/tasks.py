@@ -15,6 +15,7 @@ import typer
 from turngym.cli.arguments import EnvOptions, Json, env_options, split_of
 from turngym.cli.check import check_a_task
 from turngym.cli.output import print_json, progress, say, table
+from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, Interrupted, unknown_name
 from turngym.tasks.pack import SUFFIX, PackManifest, read_pack, report_of, write_pack
 
@@ -99,7 +100,6 @@ def list_tasks(
     as_json: Json = False,
 ) -> None:
     """List the tasks of a set: id, digest of the problem, and the first words of what is asked."""
-    from turngym.environments.gym.registration import make
     from turngym.environments.packed import described, first_tasks
 
     with closing(make(env)) as made:
@@ -287,7 +287,6 @@ def export(
     """
     from turngym.environments.core.tasks import TaskSetEnv
     from turngym.environments.gym.face import GymFace
-    from turngym.environments.gym.registration import make
     from turngym.tasks.interop.harbor import export_harbor
     from turngym.tasks.interop.verifiers import export_verifiers
 

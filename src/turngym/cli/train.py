@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from turngym import __version__
-from turngym.api.needs import need_train_extra
+from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import SOURCES, Json, MaybeSources, Sources
 from turngym.cli.output import Advance, print_json, progress, say, table, writable_folder
 from turngym.cli.report import REFERENCE_HELP, print_report

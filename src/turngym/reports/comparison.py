@@ -104,7 +104,10 @@ class RankingEntry:
             if isinstance(value, Estimate | Fit):
                 row[name] = value.to_json()
             elif isinstance(value, Curve):
-                row[name] = {key: _rounded(points) for key, points in asdict(value).items()}
+                row[name] = {
+                    key: [round(float(point), 6) for point in points]
+                    for key, points in asdict(value).items()
+                }
             elif isinstance(value, Reach):
                 row[name] = {
                     key: None if found == math.inf else found
@@ -369,7 +372,3 @@ def _reach(runs: Sequence[FinishedRun], reference: Sequence[FinishedRun], budget
         seeds_reached=int(np.isfinite(own_S).sum()),
         per_seed=Estimate.of(np.minimum(own_S, budget)),
     )
-
-
-def _rounded(points: FloatArray) -> list[float]:
-    return [round(float(point), 6) for point in points]

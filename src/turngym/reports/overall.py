@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from turngym.reports.runs import FinishedRun
-from turngym.rollouts.evaluation.statistics import Estimate, percentiles
+from turngym.rollouts.evaluation.statistics import Estimate
 from turngym.trainers.samples import FloatArray
 
 LEVELS = np.linspace(0.0, 1.0, 51)
@@ -117,16 +117,16 @@ def overall(runs: Sequence[FinishedRun], reference: str) -> Overall | None:
         low_L, high_L = np.percentile(_profile(sampled[algo]), [2.5, 97.5], axis=0)
         better = None
         if algo != reference and reference in whole:
-            better = _estimate(
-                _chance([s[None] for s in scores], [s[None] for s in whole[reference]]),
+            better = Estimate.around(
+                _chance([s[None] for s in scores], [s[None] for s in whole[reference]])[0],
                 _chance(sampled[algo], sampled[reference]),
             )
         entries.append(
             OverallEntry(
                 algo=algo,
                 runs=sum(map(len, scores)),
-                iqm=_estimate(
-                    interquartile_mean(np.concatenate(scores)[None]),
+                iqm=Estimate.around(
+                    interquartile_mean(np.concatenate(scores)[None])[0],
                     interquartile_mean(np.concatenate(sampled[algo], axis=1)),
                 ),
                 rank=places[algo],
@@ -149,11 +149,6 @@ def _resampled(scores_S: FloatArray, place: int) -> FloatArray:
     random = np.random.default_rng([0, place])
     sampled: FloatArray = scores_S[random.integers(len(scores_S), size=(_RESAMPLES, len(scores_S)))]
     return sampled
-
-
-def _estimate(value_1: FloatArray, values_R: FloatArray) -> Estimate:
-    low, high = percentiles(values_R)
-    return Estimate(mean=float(value_1[0]), low=low, high=high)
 
 
 def _profile(strata: Sequence[FloatArray]) -> FloatArray:
@@ -198,4 +193,4 @@ def ranks(scores: Mapping[str, Sequence[FloatArray]]) -> dict[str, Estimate]:
             ]
         )
     )
-    return {algo: _estimate(once_AR[row], all_AR[row]) for row, algo in enumerate(scores)}
+    return {algo: Estimate.around(once_AR[row][0], all_AR[row]) for row, algo in enumerate(scores)}

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from turngym.rollouts.evaluation.statistics import Estimate, aligned, percentiles
+from turngym.rollouts.evaluation.statistics import Estimate, aligned
 from turngym.trainers.samples import FloatArray
 
 LEAST_POINTS = 6
@@ -71,8 +71,7 @@ def fit(curves: Sequence[tuple[FloatArray, FloatArray]], budget: float) -> Fit |
     farther_R = start_R + (ceiling_R - start_R) / (1 + (half_R / FARTHER) ** exponent_R)
 
     def estimate(values_R: FloatArray) -> Estimate:
-        low, high = percentiles(values_R[1:])
-        return Estimate(mean=float(values_R[0]), low=low, high=high)
+        return Estimate.around(values_R[0], values_R[1:])
 
     return Fit(
         ceiling=estimate(ceiling_R),

@@ -21,7 +21,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
@@ -308,12 +308,8 @@ def expert_script(problem: Problem[Any], name: str) -> Script:
     Raises:
         TaskFault: It raised, or does nothing.
     """
-    return _script(f"task {name}: expert", problem.expert)
-
-
-def _script(phase: str, make: Callable[[], Script]) -> Script:
-    with Boundary(phase, TaskFault, EpisodeError):
-        script = make()
+    with Boundary(f"task {name}: expert", TaskFault, EpisodeError):
+        script = problem.expert()
         if isinstance(script, str | bytes) or not isinstance(script, Sequence) or not script:
             raise TypeError(f"wanted a list of at least one action, got {script!r:.60}")
         return script

@@ -82,22 +82,13 @@ def read_questions(path: Path | str) -> ListedSet[Question]:
     """
     path = Path(path).expanduser()
     try:
-        return question_set(load_config(QuestionFile, [path]), path)
+        return _listed(load_config(QuestionFile, [path]), path)
     except ConfigError as error:
         text = str(error)
         raise ConfigError(text if str(path.parent) in text else f"{path}: {text}") from None
 
 
-def question_set(settings: QuestionFile, path: Path) -> ListedSet[Question]:
-    """Return the questions of a file.
-
-    Args:
-        settings: What they are.
-        path: Where ``settings.questions`` is looked for, beside it; its stem names the set.
-
-    Raises:
-        ConfigError: A row is wrong; the message says which and why.
-    """
+def _listed(settings: QuestionFile, path: Path) -> ListedSet[Question]:
     file = path.parent / settings.questions
     listed: list[tuple[str, Question]] = []
     splits: dict[str, Split] = {}

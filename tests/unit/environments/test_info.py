@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from turngym.environments.core.spaces import RESERVED_KEYS, info_problems
+from turngym.environments.core.spaces import info_problems
 from turngym.types import StopReason
 
 GOOD = {"task_id": "maze/train/0", "legal_actions": ["up"], "state_key": "a", "free": object()}
@@ -75,9 +75,3 @@ def test_a_missing_score_at_the_end_is_a_problem():
 def test_a_fault_reported_as_a_step_is_a_problem(reason, truncated):
     found = info_problems({**END, "stop_reason": reason}, over=True, truncated=truncated)
     assert found == [f"stop_reason {reason!r}: a fault is raised, it is not a step"]
-
-
-def test_every_reserved_key_is_in_the_documented_table():
-    import turngym.environments.core.spaces as module
-
-    assert all(f"``{key}``" in str(module.__doc__) for key in RESERVED_KEYS)

@@ -292,7 +292,7 @@ class CachedDecoder:
         if rows <= self._rows_capacity and slots <= self._slots:
             return
         new_rows = max(self._rows_capacity, _doubled(rows, 8))
-        new_slots = max(self._slots, _with_room(slots))
+        new_slots = max(self._slots, -(-slots * 7 // 6 // 32) * 32)  # a sixth more, in steps of 32
         shape = (new_rows, self._kv_heads, new_slots, self._width)
         for cache in (self._keys, self._values):
             cache += [torch.zeros(0)] * (self._layers_n - len(cache))
@@ -327,6 +327,7 @@ class ReplayDecoder:
         self._model = copied.to(device, dtype).eval()
         self._texts: dict[int, list[int]] = {}
         self._next = 0
+        self._mask: Tensor
         self._cache: Any = None
         self._cached: list[tuple[int, int]] = []
 
@@ -366,31 +367,23 @@ class ReplayDecoder:
         for row, new in zip(rows, tokens, strict=True):
             self._texts[row] += list(new)
         one_each = all(len(new) == 1 for new in tokens)
-        if self._cache is not None and one_each and before == self._cached:
-            logits = self._go_on(rows)
+        goes_on = self._cache is not None and one_each and before == self._cached
+        if goes_on:
+            ids = self._tensor([[self._texts[row][-1]] for row in rows])
+            self._mask = F.pad(self._mask, (0, 1), value=1)
         else:
-            logits = self._read_again(rows)
+            texts = [self._texts[row] for row in rows]
+            longest = max(len(text) for text in texts)
+            # Left padding keeps the last tokens aligned, so that decoding can go on from one cache.
+            ids = self._tensor([[0] * (longest - len(text)) + text for text in texts])
+            self._mask = self._tensor([[0] * (longest - len(t)) + [1] * len(t) for t in texts])
+        positions = (self._mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        logits = self._forward(ids, positions, cache=self._cache if goes_on else None)
         self._cached = [(row, len(self._texts[row])) for row in rows]
         return logits
 
-    def _read_again(self, rows: Sequence[int]) -> Tensor:
-        texts = [self._texts[row] for row in rows]
-        longest = max(len(text) for text in texts)
-        # Left padding keeps the last tokens aligned, so that decoding can go on from one cache.
-        ids = self._tensor([[0] * (longest - len(text)) + text for text in texts])
-        self._mask = self._tensor([[0] * (longest - len(t)) + [1] * len(t) for t in texts])
-        return self._forward(ids, self._positions()[:, -longest:], cache=None)
-
-    def _go_on(self, rows: Sequence[int]) -> Tensor:
-        ids = self._tensor([[self._texts[row][-1]] for row in rows])
-        self._mask = F.pad(self._mask, (0, 1), value=1)
-        return self._forward(ids, self._positions()[:, -1:], cache=self._cache)
-
     def _tensor(self, rows: list[list[int]]) -> Tensor:
         return torch.tensor(rows, device=self._device)
-
-    def _positions(self) -> Tensor:
-        return (self._mask.cumsum(-1) - 1).clamp(min=0)
 
     def _forward(self, ids: Tensor, positions: Tensor, *, cache: Any) -> Tensor:
         output = self._model(
@@ -421,11 +414,6 @@ def _doubled(wanted: int, least: int) -> int:
     while size < wanted:
         size *= 2
     return size
-
-
-def _with_room(slots: int) -> int:
-    """Return a sixth more than ``slots``, in steps of 32."""
-    return -(-slots * 7 // 6 // 32) * 32
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

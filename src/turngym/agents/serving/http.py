@@ -90,22 +90,21 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        headers = _Headers(scope)
         if scope["type"] == "websocket":
             try:
-                self._check_sender(headers, scope.get("server"))
+                self._check_sender(scope)
             except BadRequest:
                 await send({"type": "websocket.close", "code": 1008})
             else:
                 await self._app(scope, receive, send)
             return
         try:
-            body = await self._read(headers, receive)  # first: who still sends hears no refusal
-            self._check_sender(headers, scope.get("server"))
-            if body and not _is_json(headers.one("content-type")):
-                found = headers.one("content-type") or "none"
+            body = await self._read(scope, receive)  # first: who still sends hears no refusal
+            self._check_sender(scope)
+            kind = _header(scope, "content-type")
+            if body and not _is_json(kind):
                 raise BadRequest(
-                    f"content-type: wanted application/json, got {found!r}", status=415
+                    f"content-type: wanted application/json, got {kind or 'none'!r}", status=415
                 )
         except BadRequest as error:
             await error_response(error, close=True)(scope, receive, send)
@@ -119,13 +118,13 @@ class Guard:
 
         await self._app(scope, again, send)
 
-    def _check_sender(self, headers: _Headers, server: Any) -> None:
-        host = headers.one("host")
-        if not self._is_this_server(_name(host), server):
+    def _check_sender(self, scope: _Scope) -> None:
+        host = _header(scope, "host")
+        if not self._is_this_server(_name(host), scope.get("server")):
             raise BadRequest(
                 f"host: this server is not {host!r}; --allow-host adds a name", status=403
             )
-        origin = headers.one("origin")
+        origin = _header(scope, "origin")
         if origin:
             same = origin.lower().partition("://")[2] == host.lower()
             if not same and _name(origin.partition("://")[2]) not in self._names:
@@ -133,7 +132,7 @@ class Guard:
                     f"origin: pages of {origin!r} may not call this server; --allow-host adds one",
                     status=403,
                 )
-        elif headers.one("sec-fetch-site") in ("cross-site", "same-site"):
+        elif _header(scope, "sec-fetch-site") in ("cross-site", "same-site"):
             raise BadRequest("sec-fetch-site: pages of other sites may not call this", status=403)
 
     def _is_this_server(self, name: str, server: Any) -> bool:
@@ -149,7 +148,7 @@ class Guard:
             or not (server and _is_address(server[0]) and ip_address(server[0]).is_loopback)
         )
 
-    async def _read(self, headers: _Headers, receive: _Receive) -> bytes:
+    async def _read(self, scope: _Scope, receive: _Receive) -> bytes:
         """Return the whole body.
 
         Of one that is too large as much again is read and left out, so that the client comes to
@@ -159,7 +158,7 @@ class Guard:
             BadRequest: It is too large.
             ConnectionError: The client went away.
         """
-        announced, most = headers.one("content-length"), 2 * self._max_bytes
+        announced, most = _header(scope, "content-length"), 2 * self._max_bytes
         if announced.isdecimal() and (len(announced) > 18 or int(announced) > most):
             raise self._too_large()
         size, parts, more = 0, [], True
@@ -182,16 +181,10 @@ class Guard:
         )
 
 
-class _Headers:
-    """The headers of one request."""
-
-    def __init__(self, scope: _Scope) -> None:
-        self._rows: list[tuple[bytes, bytes]] = scope["headers"]
-
-    def one(self, name: str) -> str:
-        """Return a header, empty when it is missing; several of them are one with commas."""
-        wanted = name.encode()
-        return ", ".join(value.decode("latin-1") for key, value in self._rows if key == wanted)
+def _header(scope: _Scope, name: str) -> str:
+    """Return a header, empty when it is missing; several of them are one with commas."""
+    wanted = name.encode()
+    return ", ".join(value.decode("latin-1") for key, value in scope["headers"] if key == wanted)
 
 
 def _name(host: str) -> str:

@@ -40,12 +40,10 @@ class ConversationMemory:
 
     Args:
         renderer: Encodes what is new.
-        size: Most answers that are remembered, the latest.
     """
 
-    def __init__(self, renderer: Renderer, *, size: int = _MAX_REMEMBERED) -> None:
+    def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self._size = size
         self._answered: OrderedDict[str, _Answered] = OrderedDict()
 
     def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -72,7 +70,7 @@ class ConversationMemory:
         ids = (*prompt, *generation.token_ids)
         self._answered[key] = _Answered(ids, hit_eos=generation.finish == "end")
         self._answered.move_to_end(key)
-        if len(self._answered) > self._size:
+        if len(self._answered) > _MAX_REMEMBERED:
             self._answered.popitem(last=False)
 
 

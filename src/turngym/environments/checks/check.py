@@ -208,7 +208,9 @@ class ForkChecks:
     def _at(self, branch: _Branch) -> Iterator[AnyEnv]:
         """Give a new environment that was played up to the branch."""
         with self._env() as env:
-            _play_to(env, branch)
+            env.reset(seed=branch.seed)
+            for action in branch.episode.actions[: branch.depth]:
+                env.step(action)
             yield env
 
     def _declared(self) -> str:
@@ -309,12 +311,6 @@ def _children(env: AnyEnv) -> Iterator[list[AnyEnv]]:
     finally:
         for child in children:
             child.close()
-
-
-def _play_to(env: AnyEnv, branch: _Branch) -> None:
-    env.reset(seed=branch.seed)
-    for action in branch.episode.actions[: branch.depth]:
-        env.step(action)
 
 
 def _stray(env: AnyEnv) -> None:

@@ -19,7 +19,7 @@ import gymnasium
 from turngym.check_report import Broken, CheckReport, NotRun
 from turngym.environments.core.actions import Action
 from turngym.errors import ConfigError, TurnGymError
-from turngym.tasks.base import SPLITS, Split, Task
+from turngym.tasks.base import Split, Task
 from turngym.tasks.check.subject import Moves, Played, as_expert, hand_in, silent
 
 AnyEnv = gymnasium.Env[Any, Any]
@@ -197,16 +197,6 @@ def play(env: AnyEnv, task: Task, moves: Moves, *, name: str, max_turns: int = 5
         problem=str(info.get("problem") or "").strip(), seconds=time.perf_counter() - started,
         **found,
     )  # fmt: skip
-
-
-def find_tasks(env: AnyEnv, limit: int | None) -> list[Task]:
-    """Return the tasks of both splits.
-
-    Args:
-        env: Whose tasks.
-        limit: Most of each split; None for all, of an endless set 20.
-    """
-    return [task for split in SPLITS for task in _tasks(env, split, limit)]
 
 
 def check_tasks(

@@ -180,7 +180,7 @@ class Commands:
         """Return what is meant by ``text`` in a slot: see ``Commands``."""
         inner = unquoted(text, slot.quotes)
         has_stop = inner == text and slot.is_last and (slot.is_word or not self.keep_case)
-        return without_full_stop(text) if has_stop else inner
+        return _FULL_STOP.sub("", text) if has_stop else inner
 
 
 def function_tool(
@@ -462,11 +462,6 @@ def quoted(text: str, quotes: str = _ANY_QUOTES) -> str:
     """Return ``text`` in quotes, so that ``unquoted`` gives it back; as it is where none do."""
     forms = (f"{mark}{text}{QUOTES[mark]}" for mark in quotes)
     return next((form for form in forms if unquoted(form, quotes) == text), text)
-
-
-def without_full_stop(text: str) -> str:
-    """Return ``text`` without a full stop behind its last word."""
-    return _FULL_STOP.sub("", text)
 
 
 def _is_quoted(text: str, quotes: str) -> bool:

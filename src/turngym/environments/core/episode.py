@@ -431,7 +431,11 @@ class EpisodeCore:
             self._set_rng(snapshot.state.rng_state)
             self._is_replaying = True
             try:
-                await self._replay(snapshot.state)
+                log: EpisodeLog = snapshot.state
+                observation, _ = await awaited(self.reset(seed=log.seed, options=log.options))
+                self._compare(0, log.opening, observation)
+                for number, (action, wanted) in enumerate(log.turns, start=1):
+                    self._compare(number, wanted, (await awaited(self.step(action)))[0])
             finally:
                 self._is_replaying = False
         else:
@@ -443,12 +447,6 @@ class EpisodeCore:
         spent = snapshot.bookkeeping["limits"]
         for limit, (_, state) in zip(self.episode_limits, spent, strict=True):
             limit.set_state(state)
-
-    async def _replay(self, log: EpisodeLog) -> None:
-        observation, _ = await awaited(self.reset(seed=log.seed, options=log.options))
-        self._compare(0, log.opening, observation)
-        for number, (action, wanted) in enumerate(log.turns, start=1):
-            self._compare(number, wanted, (await awaited(self.step(action)))[0])
 
     async def _fork(self, n: int) -> list[Self]:
         state = self._snapshot(await awaited(self._state()))

@@ -166,8 +166,6 @@ class ScreenEnv(AsyncTurnEnv):
         name = f"turn_{number:03}"
         (self._kept / f"{name}.txt").write_text(outcome.text, encoding="utf-8")
         if outcome.image is not None:
-            from turngym.environments.core.pictures import save
-
             save(outcome.image, self._kept / f"{name}.png")
 
     def _boundary(self, phase: str) -> Boundary:

@@ -116,25 +116,6 @@ Image = NDArray[np.uint8]
 
 Info = dict[str, Any]
 
-RESERVED_KEYS = frozenset(
-    {
-        "task_id",
-        "instructions",
-        "max_turns",
-        "tools",
-        "legal_actions",
-        "state_key",
-        "reward_parts",
-        "stop_reason",
-        "invalid_action",
-        "score",
-        "ground_truth",
-        "answer",
-        "potential",
-        "usage",
-    }
-)
-
 
 def info_problems(
     info: Mapping[str, Any], *, reward: float = 0.0, over: bool = False, truncated: bool = False

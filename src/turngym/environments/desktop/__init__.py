@@ -15,33 +15,14 @@ from turngym.environments.web.chromium import NEED
 from turngym.registry import register
 
 _HERE = "turngym.environments.desktop"
-_X11: dict[str, Any] = {
-    "extra": "desktop", "modules": ("Xlib", "jeepney"), "programs": PROGRAMS, "packages": PACKAGES,
-    "provides": ("state_key",),
-}  # fmt: skip
-"""What every environment with a real desktop needs and gives."""
 
 
 def register_desktop() -> None:
     """Register every desktop and phone environment; called once by ``import turngym``."""
     for kind in TASK_TYPES:
-        register(
-            f"turngym/{kind}-v0",
-            f"{_HERE}.env:DesktopEnv",
-            family="desktop",
-            max_turns=60,
-            kwargs={"kind": kind},
-            **_X11,
-        )
+        _register_x11(kind, "env:DesktopEnv", max_turns=60, kind=kind)
     for app in GROUNDING_APPS:
-        register(
-            f"turngym/grounding-{app}-v0",
-            f"{_HERE}.grounding:GroundingEnv",
-            family="desktop",
-            max_turns=3,
-            kwargs={"app": app},
-            **_X11,
-        )
+        _register_x11(f"grounding-{app}", "grounding:GroundingEnv", max_turns=3, app=app)
     for kind in PHONE_TASK_TYPES:
         register(
             f"turngym/{kind}-v0",
@@ -54,3 +35,12 @@ def register_desktop() -> None:
             programs=(NEED,),
             provides=("state_key",),
         )
+
+
+def _register_x11(name: str, entry_point: str, *, max_turns: int, **kwargs: Any) -> None:
+    """Register an environment with a real desktop, by all that such a one needs and gives."""
+    register(
+        f"turngym/{name}-v0", f"{_HERE}.{entry_point}", family="desktop", max_turns=max_turns,
+        kwargs=kwargs, extra="desktop", modules=("Xlib", "jeepney"), programs=PROGRAMS,
+        packages=PACKAGES, provides=("state_key",),
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from turngym.coroutines import finished
 from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.episode import opened
-from turngym.environments.core.pictures import ScreenEnv, Screenshot
+from turngym.environments.core.pictures import ScreenEnv, Screenshot, draw_marks, resized
 from turngym.environments.core.spaces import Image
 from turngym.environments.core.tasks import StoppedEnv
 from turngym.environments.desktop.actions import (
@@ -222,17 +222,14 @@ class DeviceEnv(ScreenEnv):
     def _seen(self, outcome: Outcome) -> Outcome:
         """Add the picture, and keep what should be kept."""
         if self._screenshot != "none":
-            outcome.image = self._image = self._picture()
+            picture = self.pixels()
+            if self._screenshot == "marks":
+                picture = draw_marks(picture, self.view.elements)
+            outcome.image = self._image = (
+                picture if self._scale == 1.0 else resized(picture, self._scale)
+            )
         self._keep_turn(self.turns, outcome)
         return outcome
-
-    def _picture(self) -> Image:
-        from turngym.environments.core.pictures import draw_marks, resized
-
-        picture = self.pixels()
-        if self._screenshot == "marks":
-            picture = draw_marks(picture, self.view.elements)
-        return picture if self._scale == 1.0 else resized(picture, self._scale)
 
     def _drop_device(self) -> None:
         """End the device of the last episode, if there is one."""

@@ -238,10 +238,10 @@ class Screen:
                 for one in self._events(timeout_s)
             )
 
-    def activate(self, window: int, timeout_s: float = 2.0) -> None:
+    def activate(self, window: int) -> None:
         """Have the window manager raise ``window`` and give it the focus.
 
-        Waits until it has, but no longer than ``timeout_s``: a window that is just closing never
+        Waits until it has, but no longer than two seconds: a window that is just closing never
         gets it, and the next look sees so.
         """
         with self._boundary():
@@ -252,7 +252,7 @@ class Screen:
             mask = X.SubstructureRedirectMask | X.SubstructureNotifyMask
             self._root.send_event(message, event_mask=mask, onerror=_ignore)
             self._display.sync()
-            until = time.monotonic() + timeout_s
+            until = time.monotonic() + 2.0
             while time.monotonic() < until:
                 if list(self._property(self._root, "_NET_ACTIVE_WINDOW"))[:1] == [window]:
                     return

@@ -123,7 +123,12 @@ class X11Device(Screened):
         try:
             self.screen = Screen(self.display.root, width, height, hold=self._calm)
             self._accessibility = Accessibility(self.display.root, self._now)
-            self._await_manager()
+            # What is mapped before the window manager is there may stay unmanaged.
+            until = self._now() + _WINDOW_S
+            while not self.screen.is_managed():
+                if self._now() > until:
+                    raise EnvironmentFault("desktop: the window manager did not start")
+                time.sleep(_TICK_S)
             self.screen.move(width - 1, height - 1)  # out of the way of windows and their hints
         except BaseException:
             self.close()
@@ -294,14 +299,6 @@ class X11Device(Screened):
         self.display.close()
 
     # Waiting.
-
-    def _await_manager(self) -> None:
-        """Wait for the window manager, since what is mapped before it may stay unmanaged."""
-        until = self._now() + _WINDOW_S
-        while not self.screen.is_managed():
-            if self._now() > until:
-                raise EnvironmentFault("desktop: the window manager did not start")
-            time.sleep(_TICK_S)
 
     def _settle(self) -> list[str]:
         """Wait until input was handled and the screen is quiet; return notes on who hangs."""

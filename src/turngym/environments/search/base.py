@@ -103,14 +103,14 @@ COMMANDS = Commands(
 )
 
 
-def search_tools(max_results: int = MAX_RESULTS) -> JsonTools:
+def search_tools() -> JsonTools:
     """Return the same actions as JSON tool calls, with optional ``k`` and ``page``."""
     text = {"type": "string"}
     doc = {"type": ["string", "integer"], "description": "number, id or title of a result"}
     tools: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         "search": (
             "Find documents.",
-            {"query": text, "k": {"type": "integer", "minimum": 1, "maximum": max_results}},
+            {"query": text, "k": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS}},
             ["query"],
         ),
         "open": (

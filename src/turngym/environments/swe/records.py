@@ -106,7 +106,9 @@ class TaskFile:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content.pop("format") != FORMAT:
                 raise ConfigError(f"{path}: wanted task format {FORMAT}")
-            tests = content["tests"] = _unpack(content["tests"])
+            tests = content["tests"] = [
+                f"{file}::{name}" for file, names in content["tests"].items() for name in names
+            ]
             for task, name in product(content["tasks"], _TESTS):
                 task[name] = [tests[n] if isinstance(n, int) else n for n in task[name]]
             return _ADAPTER.validate_python(content)
@@ -126,10 +128,6 @@ def _pack(tests: tuple[str, ...]) -> dict[str, list[str]]:
         file, _, name = test.partition("::")
         found.setdefault(file, []).append(name)
     return found
-
-
-def _unpack(packed: Mapping[str, list[str]]) -> list[str]:
-    return [f"{file}::{name}" for file, names in packed.items() for name in names]
 
 
 def broken_files(

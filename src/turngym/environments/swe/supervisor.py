@@ -177,7 +177,14 @@ class Reporter:
                     self._tell(item.nodeid, "place", number, self._code_of(item), 0)
         items[:] = kept
         with contextlib.suppress(Exception):
-            calm_hypothesis()
+            found = sys.modules.get("hypothesis")
+            if found is not None:
+                phases = [one for one in found.Phase if one.name in ("explicit", "generate")]
+                found.settings.register_profile(
+                    "judge", phases=phases, derandomize=True, database=None, deadline=None,
+                    report_multiple_bugs=False,
+                )  # fmt: skip
+                found.settings.load_profile("judge")
 
     def _code_of(self, item: Any) -> list[Any]:
         """Return file and first line of the function of a test."""
@@ -210,18 +217,6 @@ class Reporter:
 
     def pytest_sessionfinish(self, session: Any, exitstatus: int) -> None:
         self._tell("", "end", int(exitstatus), "", 0)
-
-
-def calm_hypothesis() -> None:
-    """Let tests of hypothesis try the same examples every time, and make no failure small."""
-    found = sys.modules.get("hypothesis")
-    if found is not None:
-        phases = [one for one in found.Phase if one.name in ("explicit", "generate")]
-        found.settings.register_profile(
-            "judge", phases=phases, derandomize=True, database=None, deadline=None,
-            report_multiple_bugs=False,
-        )  # fmt: skip
-        found.settings.load_profile("judge")
 
 
 def trace_of(report: Any) -> list[Any]:

@@ -134,21 +134,16 @@ def sample_problem(
     for _ in range(1000):
         kind: Kind = kinds[int(rng.integers(len(kinds)))]
         room = _pick(rng, _ROOMS_OF[kind])
-        furniture = _furnish(rng, room, kind, places)
+        needed = {"heat": "microwave", "cool": "fridge", "clean": "sinkbasin"}.get(kind)
+        stock = [f"{name}_{n + 1}" for name, most in _PLACES[room].items() for n in range(most)]
+        first = [place for place in stock if place == f"{needed}_1"]
+        rest = [place for place in stock if place not in first]
+        chosen = first + [rest[i] for i in rng.permutation(len(rest))[: places - len(first)]]
+        furniture = _numbered([_type(name) for name in sorted(chosen)])
         wanted = _wanted(rng, room, kind, furniture)
         if wanted is not None:
             return _stock(rng, room, kind, furniture, wanted, things)
     raise ConfigError(f"household: no problem of kinds {list(kinds)} with {places} places")
-
-
-def _furnish(rng: np.random.Generator, room: str, kind: Kind, places: int) -> list[str]:
-    """Return ``places`` pieces such as ``"cabinet_2"``, those that the task needs first."""
-    needed = {"heat": "microwave", "cool": "fridge", "clean": "sinkbasin"}.get(kind)
-    stock = [f"{name}_{n + 1}" for name, most in _PLACES[room].items() for n in range(most)]
-    first = [place for place in stock if place == f"{needed}_1"]
-    rest = [place for place in stock if place not in first]
-    chosen = first + [rest[i] for i in rng.permutation(len(rest))[: places - len(first)]]
-    return _numbered([_type(name) for name in sorted(chosen)])
 
 
 def _wanted(

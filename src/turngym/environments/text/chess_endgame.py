@@ -201,7 +201,16 @@ def mate_table() -> tuple[Depths, Depths]:
     Both have shape [king, rook, black king]; ``UNKNOWN`` where there is no forced mate or no such
     position. Worked backwards from the mates, once per process.
     """
-    near, attacked = _geometry()
+    # What a king covers, its own square included [king, square]; a rook [blocker, rook, square].
+    near = np.eye(64, dtype=bool)
+    attacked = np.zeros((64, 64, 64), bool)
+    for square in range(64):
+        near[square, list(_neighbours(square))] = True
+        for step in _ROOK_STEPS:
+            line = _line(square, step)
+            for place, there in enumerate(line):
+                attacked[:, square, there] = True
+                attacked[list(line[:place]), square, there] = False
     other = ~np.eye(64, dtype=bool)
     apart = ~near[:, None, :] & other[:, :, None] & other[None, :, :]
     allowed = ~near[:, None, :] & ~attacked  # where black may go, the rook's square included
@@ -219,23 +228,6 @@ def mate_table() -> tuple[Depths, Depths]:
         last = apart & (escapes == 0) & (black == UNKNOWN)
         black[last] = depth
     return white, black
-
-
-def _geometry() -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which squares a king covers, its own included, and what a rook attacks.
-
-    Shapes [king, square] and [blocker, rook, square].
-    """
-    near = np.eye(64, dtype=bool)
-    attacked = np.zeros((64, 64, 64), bool)
-    for square in range(64):
-        near[square, list(_neighbours(square))] = True
-        for step in _ROOK_STEPS:
-            line = _line(square, step)
-            for place, there in enumerate(line):
-                attacked[:, square, there] = True
-                attacked[list(line[:place]), square, there] = False
-    return near, attacked
 
 
 def _count_escapes(goals: NDArray[np.bool_]) -> NDArray[np.int16]:

@@ -181,7 +181,13 @@ class ScienceWorldEnv(EngineGame):
         which helps only if the detour changed nothing that matters.
         """
         if self._gold is None:
-            self._find_gold()
+            # Load the variation again with its gold path, and come back to where the episode is.
+            self._load(with_gold=True)
+            self._gold, self._followed = list(self._engine.get_gold_action_sequence()), 0
+            for command in self._history:
+                _, _, _, info = self._engine.step(command)
+                self._note(info)
+                self._follow(command)
         gold = self._gold or []
         return gold[self._followed] if self._followed < len(gold) else "look around"
 
@@ -208,15 +214,6 @@ class ScienceWorldEnv(EngineGame):
         self._seen = "\n".join([*map(str, self._variation), info["look"], info["inv"]])
         self._seen += f"\n{info['score']}"
         self._valid = tuple(sorted(set(info["valid"])))
-
-    def _find_gold(self) -> None:
-        """Load the variation again with its gold path, and come back to where the episode is."""
-        self._load(with_gold=True)
-        self._gold, self._followed = list(self._engine.get_gold_action_sequence()), 0
-        for command in self._history:
-            _, _, _, info = self._engine.step(command)
-            self._note(info)
-            self._follow(command)
 
     def _follow(self, command: str) -> None:
         gold = self._gold or []

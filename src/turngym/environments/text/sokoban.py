@@ -47,15 +47,15 @@ class Room:
         return [cell for cell in range(self.width * self.height) if cell not in self.walls]
 
 
-def empty_room(width: int, height: int, inner_walls: Iterable[int] = ()) -> Room:
-    """Return a room of ``width`` × ``height`` cells with edge and ``inner_walls``, no goals."""
+def empty_room(width: int, height: int) -> Room:
+    """Return a room of ``width`` × ``height`` cells with an edge and no goals."""
     edge = {
         row * width + column
         for row in range(height)
         for column in range(width)
         if row in (0, height - 1) or column in (0, width - 1)
     }
-    return Room(width, height, frozenset(edge | set(inner_walls)), frozenset())
+    return Room(width, height, frozenset(edge), frozenset())
 
 
 @lru_cache(maxsize=512)

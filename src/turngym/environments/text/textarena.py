@@ -172,16 +172,12 @@ def _solutions(size: int, grid: list[list[bool]]) -> list[list[Cell]]:
             for column in range(size):
                 if top[column] if row == 0 else lights[row - 1][column]:
                     presses.append((row, column))
-                    _toggle(lights, row, column)
+                    for down, right in ((0, 0), *_STEPS.values()):
+                        if 0 <= row + down < len(lights) and 0 <= column + right < len(lights):
+                            lights[row + down][column + right] ^= True
         if not any(lights[size - 1]):
             found.append(presses)
     return found
-
-
-def _toggle(lights: list[list[bool]], row: int, column: int) -> None:
-    for down, right in ((0, 0), *_STEPS.values()):
-        if 0 <= row + down < len(lights) and 0 <= column + right < len(lights):
-            lights[row + down][column + right] ^= True
 
 
 # Sudoku.

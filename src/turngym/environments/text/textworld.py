@@ -59,16 +59,12 @@ class WorldView:
         for fact in facts:
             self.facts[fact.name].add(tuple(argument.name for argument in fact.arguments))
         self.room = self.holder("P")
-        self._exits: dict[str, list[Exit]] = {}
-        self._find_exits()
-
-    def _find_exits(self) -> None:
         doors = {(here, there): door for here, door, there in self.facts["link"]}
-        found = defaultdict(list)
+        self._exits: dict[str, list[Exit]] = {}
         for direction in DIRECTIONS:
             for there, here in sorted(self.facts[f"{direction}_of"]):
-                found[here].append(Exit(direction, there, doors.get((here, there))))
-        self._exits = dict(found)
+                place = Exit(direction, there, doors.get((here, there)))
+                self._exits.setdefault(here, []).append(place)
 
     def name(self, thing: str) -> str:
         """Return the name that the game shows."""

@@ -50,7 +50,12 @@ def make_game(family: Family, settings: Settings, seed: int, split: Split) -> An
         for number in range(_MAX_SAMPLES):
             game = sample(dict(settings), derive_seed(seed, "game", number) % (1 << 32), split)
             if game is not None:
-                return _without_tracking(game)
+                # Conditions alone decide who has won. With actions TextWorld follows a winning
+                # policy through every step, which is slow, and calls a game lost where it fails.
+                for quest in game.quests:
+                    for event in quest.win_events:
+                        event.actions = ()
+                return game
     raise ConfigError(f"textworld {family}: no game of split {split!r} in {_MAX_SAMPLES} samples")
 
 
@@ -128,18 +133,6 @@ def _loader() -> Callable[..., Any]:
     from textworld.generator.data import KnowledgeBase
 
     return functools.cache(KnowledgeBase.load)
-
-
-def _without_tracking(game: Any) -> Any:
-    """Take the recorded actions out of the quests; their conditions alone decide who has won.
-
-    With actions TextWorld follows a winning policy through every step, which is slow, and calls
-    a game lost as soon as it cannot follow any more.
-    """
-    for quest in game.quests:
-        for event in quest.win_events:
-            event.actions = ()
-    return game
 
 
 def _map_from_start(game: Any) -> str:

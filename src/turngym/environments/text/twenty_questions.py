@@ -64,7 +64,9 @@ class QuestionGame(TextGame):
         super().__init__(**options)
         facts = self.facts()
         things = tuple(self.settings.get("things", facts))
-        frequent = _frequent_traits(facts, things, self.settings.get("rarest", 1))
+        counts = Counter(trait for name in things for trait in facts[name])
+        kept = [trait for trait, count in counts.items() if count >= self.settings.get("rarest", 1)]
+        frequent = tuple(sorted(kept, key=lambda trait: (-counts[trait], trait)))
         questions = tuple(self.settings.get("questions", frequent))
         self._facts = {one: facts[one] & frozenset(questions) for one in things}
         self._asks = {one: self.say("ask", question=one) for one in questions}
@@ -270,10 +272,3 @@ def _animal_facts() -> Facts:
 def _rows(name: str) -> list[dict[str, str]]:
     text = files("turngym.environments.text").joinpath(name).read_text("utf-8")
     return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
-
-
-def _frequent_traits(facts: Facts, things: tuple[str, ...], rarest: int) -> tuple[str, ...]:
-    """Return the traits that hold for at least ``rarest`` of ``things``, most frequent first."""
-    counts = Counter(trait for name in things for trait in facts[name])
-    kept = [trait for trait, count in counts.items() if count >= rarest]
-    return tuple(sorted(kept, key=lambda trait: (-counts[trait], trait)))

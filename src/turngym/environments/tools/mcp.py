@@ -93,7 +93,15 @@ class McpEnv(AsyncTurnEnv):
     async def turn(self, action: Action) -> Outcome:
         """Call a tool, or take the answer."""
         if action.name == ANSWER:
-            return await self._answered(str(action.arguments["text"]))
+            if self._judge is None:
+                return Outcome(text="Done.", terminated=True)
+            verdict = self._judge(
+                self.current_task, str(action.arguments["text"]), tuple(self._calls)
+            )
+            score = await verdict if inspect.isawaitable(verdict) else verdict
+            return Outcome(
+                text="Done.", reward=float(score or 0.0), terminated=True, info={"score": score}
+            )
         assert self._connection is not None
         call = await self._connection.call(action.name, action.arguments)
         self._calls.append(call)
@@ -104,15 +112,6 @@ class McpEnv(AsyncTurnEnv):
         if self._connection is not None:
             connection, self._connection = self._connection, None
             await connection.close()
-
-    async def _answered(self, text: str) -> Outcome:
-        if self._judge is None:
-            return Outcome(text="Done.", terminated=True)
-        verdict = self._judge(self.current_task, text, tuple(self._calls))
-        score = await verdict if inspect.isawaitable(verdict) else verdict
-        return Outcome(
-            text="Done.", reward=float(score or 0.0), terminated=True, info={"score": score}
-        )
 
 
 class _Connection:

@@ -288,7 +288,14 @@ async def _type(
         if "kept" in found:
             return f"[{mark}] did not take {text[:40]!r}; it holds {found['kept'][:40]!r}."
         if found["way"] == "keys":
-            await _type_keys(session, text, erase=clear and not found["empty"])
+            keyboard, within = session.tab.page.keyboard, session.tab.within
+            if clear and not found["empty"]:
+                await within(keyboard.press("Delete"))
+            typed, pasted = text[:_TYPED_CHARS], text[_TYPED_CHARS:]
+            if typed:
+                await within(keyboard.type(typed), 10.0)
+            if pasted:
+                await within(keyboard.insert_text(pasted), 10.0)
         if is_last or not clear or not await _is_cut_short(session, mark, text):
             break
     if submit:
@@ -303,17 +310,6 @@ async def _is_cut_short(session: WebSession, mark: int, text: str) -> bool:
             await session.tab.call("settle", session.settings.quiet_ms, session.settings.cap_ms, 0)
             return True
     return False
-
-
-async def _type_keys(session: WebSession, text: str, *, erase: bool) -> None:
-    keyboard, within = session.tab.page.keyboard, session.tab.within
-    if erase:
-        await within(keyboard.press("Delete"))
-    typed, pasted = text[:_TYPED_CHARS], text[_TYPED_CHARS:]
-    if typed:
-        await within(keyboard.type(typed), 10.0)
-    if pasted:
-        await within(keyboard.insert_text(pasted), 10.0)
 
 
 async def _select(session: WebSession, mark: int, option: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypedDict
 from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.episode import opened
-from turngym.environments.core.pictures import ScreenEnv, Screenshot
+from turngym.environments.core.pictures import ScreenEnv, Screenshot, decode, draw_marks
 from turngym.environments.core.spaces import Image
 from turngym.environments.core.tasks import StoppedEnv
 from turngym.environments.web.acting import act, as_tool_call, web_commands, web_tools
@@ -325,8 +325,6 @@ class WebEnv(ScreenEnv):
         return outcome
 
     async def _picture(self) -> Image:
-        from turngym.environments.core.pictures import decode, draw_marks
-
         picture = decode(await self.session.screenshot(), self.settings.width, self.settings.height)
         return draw_marks(picture, self.view.elements) if self._screenshot == "marks" else picture
 

@@ -294,7 +294,10 @@ class WebSession:
             await prewarm(self.host, s)
         # Looking may itself show that tabs opened or died; each round settles at least one of them.
         for _ in range(MAX_TABS + 1):
-            await self._settle_arrivals()
+            if self._arriving:
+                await asyncio.wait(self._arriving, timeout=LOAD_S)
+            for tab in [tab for tab in self.tabs if tab.page.is_closed()]:
+                await self.drop_tab(tab)
             try:
                 raw = await self.tab.observe(
                     quiet_ms=s.quiet_ms,
@@ -378,12 +381,6 @@ class WebSession:
     async def _refuse_popup(self, page: Page) -> None:
         self.notes.append("A pop-up was closed; too many tabs are open.")
         await page.close()
-
-    async def _settle_arrivals(self) -> None:
-        if self._arriving:
-            await asyncio.wait(self._arriving, timeout=LOAD_S)
-        for tab in [tab for tab in self.tabs if tab.page.is_closed()]:
-            await self.drop_tab(tab)
 
     async def replace_tab(self, reason: str) -> None:
         """Close the tab that is looked at; when it was the last one, open an empty one.

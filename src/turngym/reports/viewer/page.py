@@ -124,12 +124,6 @@ def describe(library: Library) -> dict[str, Any]:
     }
 
 
-def served_page(title: str) -> tuple[bytes, str]:
-    """Return the page that asks its server, and its content security policy."""
-    head, policy = _head(title, "connect-src 'self'; img-src 'self'")
-    return (head + "</body></html>\n").encode(), policy
-
-
 def write_page(library: Library, path: Path) -> None:
     """Write one file that shows a library and needs nothing else, replacing it when all is written.
 
@@ -288,7 +282,10 @@ class Viewer:
         with self._lock:
             if not self.scan.is_current:
                 self.scan = Scan(self._run)
-        return served_page(f"{self._run.resolve().name} · turngym")
+        head, policy = _head(
+            f"{self._run.resolve().name} · turngym", "connect-src 'self'; img-src 'self'"
+        )
+        return (head + "</body></html>\n").encode(), policy
 
     def about(self) -> dict[str, Any]:
         """Return what stands around the episodes."""

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -73,11 +73,20 @@ class EvalFolder:
         self.path = path
         self.pictures = PictureFolder(path)
         self._plan = plan_digest(plan)
-        self._lock = _locked(path)
+        self._lock = (path / ".lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise ConfigError(
+                f"{path}: another evaluation is writing here; wait for it or choose another folder"
+            ) from error
         try:
             self._manifest = Manifest(path)
             self._content = self._claim(dict(plan))
-            self._check_files()
+            files = self._manifest.files  # what is final is compared; from now on it may change
+            self._manifest.check(*files, advice="restore it from a copy, or choose another folder")
+            self._manifest.forget(*(file for file in files if file.name != EVALUATION_FILE))
             self.rows = self._kept_rows(retry_faults=retry_faults)
             self._content["sessions"].append({"began": _now(), **provenance()})
             self._write()
@@ -146,12 +155,6 @@ class EvalFolder:
         file = self.path / EVALUATION_FILE
         with self._manifest.writing(file):
             write_json(file, self._content)
-
-    def _check_files(self) -> None:
-        """Compare what is final with its digest; from now on it may change."""
-        files = self._manifest.files
-        self._manifest.check(*files, advice="restore it from a copy, or choose another folder")
-        self._manifest.forget(*(file for file in files if file.name != EVALUATION_FILE))
 
     def _claim(self, plan: dict[str, Any]) -> dict[str, Any]:
         if (self.path / EVALUATION_FILE).exists():
@@ -245,18 +248,6 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
             f"{file}: format version {version} is newer than {FORMAT_VERSION}; upgrade turngym"
         )
     return content
-
-
-def _locked(path: Path) -> IO[str]:
-    lock = (path / ".lock").open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise ConfigError(
-            f"{path}: another evaluation is writing here; wait for it or choose another folder"
-        ) from error
-    return lock
 
 
 def _extended(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -170,7 +170,10 @@ def read_rows(path: Path, plan: str = "") -> Iterator[EpisodeRow]:
         try:
             content = json.loads(line)
             if number == 1:
-                _check_header(content, plan)
+                if content["format"] != FORMAT or content["version"] > FORMAT_VERSION:
+                    raise ValueError(f"format {content['format']!r} version {content['version']}")
+                if plan and content.get("plan", plan) != plan:
+                    raise ValueError("it is of another evaluation")
             else:
                 yield _row(content)
         except (ValueError, KeyError, TypeError) as error:
@@ -185,13 +188,6 @@ def read_rows(path: Path, plan: str = "") -> Iterator[EpisodeRow]:
 def _header(plan: str) -> str:
     mark = {"plan": plan} if plan else {}
     return json.dumps({"format": FORMAT, "version": FORMAT_VERSION, **mark}) + "\n"
-
-
-def _check_header(content: Any, plan: str) -> None:
-    if content["format"] != FORMAT or content["version"] > FORMAT_VERSION:
-        raise ValueError(f"format {content['format']!r} version {content['version']}")
-    if plan and content.get("plan", plan) != plan:
-        raise ValueError("it is of another evaluation")
 
 
 _FIELDS = frozenset(field.name for field in fields(EpisodeRow))

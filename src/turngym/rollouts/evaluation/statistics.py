@@ -255,8 +255,13 @@ class Estimate:
         mean = float(values_S.mean())
         if len(values_S) < 2:
             return cls(mean=mean)
-        low, high = percentiles(values_S[resamples(len(values_S))].mean(1))
-        return cls(mean=mean, low=low, high=high)
+        return cls.around(mean, values_S[resamples(len(values_S))].mean(1))
+
+    @classmethod
+    def around(cls, mean: float, values_R: FloatArray) -> Self:
+        """Return ``mean`` with the interval that resampled values give."""
+        low, high = percentiles(values_R)
+        return cls(mean=float(mean), low=low, high=high)
 
     def to_json(self) -> list[float | None]:
         """Return ``[mean, low, high]``."""

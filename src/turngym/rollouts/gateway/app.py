@@ -235,19 +235,17 @@ class Gateway:
 
     async def _chunks(self, asked: Json) -> AsyncGenerator[Json, None]:
         """Yield the chunks of the upstream answer, without token ids where it knows none."""
+        chunks = self._endpoint.stream("/chat/completions", self._upstream(asked))
         try:
-            async with aclosing(self._stream(asked)) as chunks:
+            async with aclosing(chunks):
                 async for chunk in chunks:
                     yield chunk
         except PolicyFault as fault:
             if not self._may_do_without(fault):
                 raise
-            async with aclosing(self._stream(asked)) as chunks:
-                async for chunk in chunks:
+            async with aclosing(self._chunks(asked)) as again:
+                async for chunk in again:
                     yield chunk
-
-    def _stream(self, asked: Json) -> AsyncGenerator[Json, None]:
-        return self._endpoint.stream("/chat/completions", self._upstream(asked))
 
     def _upstream(self, asked: Json) -> Json:
         """Return the request as it goes upstream."""

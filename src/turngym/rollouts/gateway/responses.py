@@ -64,26 +64,22 @@ def _messages(body: Mapping[str, Any], earlier: Sequence[Json]) -> list[Json]:
     if isinstance(given, str):
         return [*rows, {"role": "user", "content": given}]
     for item in given:
-        _add_item(rows, item)
+        kind = item.get("type", "message")
+        if kind == "message":
+            role = "system" if item.get("role") == "developer" else item.get("role", "user")
+            rows.append({"role": role, "content": _content(item.get("content"))})
+        elif kind == "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            if not rows or rows[-1]["role"] != "assistant":
+                rows.append({"role": "assistant", "content": ""})
+            rows[-1].setdefault("tool_calls", []).append(call)
+        elif kind == "function_call_output":
+            output = _content(item.get("output"))
+            rows.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
+        elif kind != "reasoning":  # which chat completions have no place for
+            raise BadRequest(f"input: the gateway does not know items of type {kind!r}")
     return rows
-
-
-def _add_item(rows: list[Json], item: Mapping[str, Any]) -> None:
-    kind = item.get("type", "message")
-    if kind == "message":
-        role = "system" if item.get("role") == "developer" else item.get("role", "user")
-        rows.append({"role": role, "content": _content(item.get("content"))})
-    elif kind == "function_call":
-        function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
-        call = {"id": item.get("call_id"), "type": "function", "function": function}
-        if not rows or rows[-1]["role"] != "assistant":
-            rows.append({"role": "assistant", "content": ""})
-        rows[-1].setdefault("tool_calls", []).append(call)
-    elif kind == "function_call_output":
-        output = _content(item.get("output"))
-        rows.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
-    elif kind != "reasoning":  # which chat completions have no place for
-        raise BadRequest(f"input: the gateway does not know items of type {kind!r}")
 
 
 def _content(content: Any) -> Any:

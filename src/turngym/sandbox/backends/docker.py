@@ -226,7 +226,20 @@ class DockerBackend:
             ) from None
         try:
             await self.call(container.reload)
-            return self._checked(spec, container, channel, facts)
+            evidence = refusals.check_greeting(
+                facts, spec, host_uid=UID, wanted_uid=UID, own_user=False,
+                system_v=self._traits["system_v"],
+            )  # fmt: skip
+            enforced, oom_file = held_limits(int(container.attrs["State"]["Pid"]), spec.limits)
+            missing = [name for name, how in enforced.items() if how != "exact"]
+            if missing and spec.limits.enforce == "strict":
+                raise SandboxRefused(
+                    f"the limits cannot be held here: {', '.join(missing)}",
+                    "an engine does not bound what a container writes",
+                    "Set Limits(enforce='best_effort') and see Sandbox.enforced, or use "
+                    "'bubblewrap'",
+                )
+            return DockerSandbox(self, spec, container, channel, enforced, oom_file, evidence)
         except BaseException:
             await channel.close()
             raise
@@ -252,24 +265,6 @@ class DockerBackend:
             if starting.exception() is None:
                 _let_go(starting.result())
             raise
-
-    def _checked(
-        self, spec: SandboxSpec, container: Any, channel: Channel, facts: dict[str, str]
-    ) -> DockerSandbox:
-        """Return the sandbox, after a look at what its guest and the kernel say of its cage."""
-        evidence = refusals.check_greeting(
-            facts, spec, host_uid=UID, wanted_uid=UID, own_user=False,
-            system_v=self._traits["system_v"],
-        )  # fmt: skip
-        enforced, oom_file = held_limits(int(container.attrs["State"]["Pid"]), spec.limits)
-        missing = [name for name, how in enforced.items() if how != "exact"]
-        if missing and spec.limits.enforce == "strict":
-            raise SandboxRefused(
-                f"the limits cannot be held here: {', '.join(missing)}",
-                "an engine does not bound what a container writes",
-                "Set Limits(enforce='best_effort') and see Sandbox.enforced, or use 'bubblewrap'",
-            )
-        return DockerSandbox(self, spec, container, channel, enforced, oom_file, evidence)
 
     async def remove(self, container: Any) -> None:
         """Remove a container, also one that is just being removed or will not die at once."""

@@ -44,22 +44,18 @@ def prepared(client: Client, name: str) -> str:
     """
     with _lock:
         if name == "host":
-            return _machine_image(client)
+            known = subprocess.run(
+                ["dpkg-query", "-W", *images.PACKAGES], capture_output=True, text=True, check=False
+            ).stdout if shutil.which("dpkg-query") else ""  # fmt: skip
+            tag = f"machine-{_short(known)}"
+            if (found := _find(client, f"{REPOSITORY}:{tag}")) is not None:
+                return found
+            with tempfile.TemporaryDirectory(prefix="turngym-machine-") as temporary:
+                folder = images.machine_image(Path(temporary, "root"))
+                return _imported(client, folder, tag)
         if "/" in name and (name.startswith(("/", ".")) or Path(name).exists()):
             return _imported(client, images.unpacked(name), f"folder-{_short(name)}")
         return _derived(client, name)
-
-
-def _machine_image(client: Client) -> str:
-    known = subprocess.run(
-        ["dpkg-query", "-W", *images.PACKAGES], capture_output=True, text=True, check=False
-    ).stdout if shutil.which("dpkg-query") else ""  # fmt: skip
-    tag = f"machine-{_short(known)}"
-    if (found := _find(client, f"{REPOSITORY}:{tag}")) is not None:
-        return found
-    with tempfile.TemporaryDirectory(prefix="turngym-machine-") as temporary:
-        folder = images.machine_image(Path(temporary, "root"))
-        return _imported(client, folder, tag)
 
 
 def _imported(client: Client, folder: Path, tag: str) -> str:

@@ -182,7 +182,7 @@ def unpacked(image: str) -> Path:
         ) from None  # fmt: skip
 
 
-def machine_image(target: Path, packages: tuple[str, ...] = PACKAGES) -> Path:
+def machine_image(target: Path) -> Path:
     """Collect installed Debian packages, with the libraries they need, as the folder ``target``.
 
     One that is there already is returned as it is; packages that are not installed are left out.
@@ -197,7 +197,7 @@ def machine_image(target: Path, packages: tuple[str, ...] = PACKAGES) -> Path:
         )  # fmt: skip
 
     def collect(fresh: Path) -> None:
-        files = _package_files(packages)
+        files = _package_files()
         for path in sorted(files | _libraries(files)):
             _copy_into(fresh, path)
         for name in ("bin", "sbin", "lib", "lib64"):
@@ -211,9 +211,9 @@ def machine_image(target: Path, packages: tuple[str, ...] = PACKAGES) -> Path:
     return made_once(target, collect)
 
 
-def _package_files(packages: tuple[str, ...]) -> set[str]:
+def _package_files() -> set[str]:
     known = subprocess.run(
-        ["dpkg-query", "-L", *packages], capture_output=True, text=True, check=False
+        ["dpkg-query", "-L", *PACKAGES], capture_output=True, text=True, check=False
     ).stdout
     skipped = ("/usr/share/doc", "/usr/share/man", "/usr/share/locale", "/usr/share/info", "/etc")
     return {

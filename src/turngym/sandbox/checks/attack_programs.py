@@ -332,28 +332,6 @@ while True:
         os.unlink("l%d" % number)
 """
 
-TAKE_ALL = """
-import _socket, fcntl
-def rights(fds):
-    sender, receiver = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_DGRAM)
-    packed = b"".join(fd.to_bytes(4, "little") for fd in fds)
-    sender.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])
-    return sender, receiver
-def large_pipe(_):
-    ends = os.pipe()
-    fcntl.fcntl(ends[1], 1031, 1 << 20)
-    return ends
-is_hog = sys.argv[1] == "take"
-watches = until_refused(lambda _: libc.inotify_init1(0) + 1 or os.close(-1), 200 if is_hog else 1)
-pipes = until_refused(large_pipe, 80 if is_hog else 1)
-passed = until_refused(lambda _: rights([0] * 200), 20 if is_hog else 1)
-for name, got in (("inotify", watches), ("large pipes", pipes), ("descriptors", passed)):
-    if not is_hog and not got: print("nothing is left of", name)
-if is_hog:
-    os.write(1, b"taken")
-    time.sleep(600)
-"""
-
 FORGE = """
 lie = b"ended 0 0 1\\n"
 frame = b"\\0\\0\\0\\x0c" + b"\\0\\0\\0\\x01" + b"1" + b"\\0\\0\\0\\x02ok"

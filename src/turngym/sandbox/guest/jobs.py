@@ -138,9 +138,6 @@ class RunningCommand:
             return
         for fd in list(self.outputs):
             self.on_output(fd)
-        self._report_result()
-
-    def _report_result(self) -> None:
         assert self.ended is not None
         if self.text:
             self.captures[2].feed(self.text)

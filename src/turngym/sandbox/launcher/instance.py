@@ -156,7 +156,13 @@ class Instance:
             self.init_fd = os.pidfd_open(pid)
             status = Path(f"/proc/{pid}/status").read_text()
             self.uid = int(status.partition("\nUid:\t")[2].split()[1])
-            self._send_score(pid)
+            # Process 1 gets the file that says how likely the kernel is to kill it.
+            assert self.score is not None
+            fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                socket.send_fds(self.score, [b"1"], [fd])
+            finally:
+                os.close(fd)
         except (OSError, ValueError, KeyError, IndexError):
             return False
         if self.is_doomed:
@@ -168,15 +174,6 @@ class Instance:
         os.close(self.block_fd)
         self.block_fd = -1
         return True
-
-    def _send_score(self, pid: int) -> None:
-        """Let process 1 have the file that says how likely the kernel is to kill it."""
-        assert self.score is not None
-        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            socket.send_fds(self.score, [b"1"], [fd])
-        finally:
-            os.close(fd)
 
     def kill(self) -> None:
         """Kill all processes, now or as soon as the first is known."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -108,13 +108,13 @@ def cheating_answers(prompt: str, right: str) -> dict[str, str]:
     return {name: text for name, text in found.items() if plain_answer(text) != plain_answer(right)}
 
 
-def spoiled_answers(right: str, others: Sequence[str] = ()) -> dict[str, str]:
-    """Return answers near the ``right`` one, or among ``others``, that are wrong, by name."""
+def spoiled_answers(right: str) -> dict[str, str]:
+    """Return answers near the ``right`` one that are wrong, by name."""
     found = {
         "letters and digits are others": right.translate(_OTHERS),
         "every number is another": re.sub(r"\d+", lambda m: f"{m[0]}7", right),
         "its negation": f"not {right}",
-        "it and another": f"{right} or {next(iter(others), 'none')}",
+        "it and another": f"{right} or none",
         "hidden among others": f"zulu {right} zulu",
     }
     return {name: text for name, text in found.items() if plain_answer(text) != plain_answer(right)}

@@ -189,14 +189,10 @@ def are_alike(one: Opening, other: Opening) -> bool:
     """Say whether two questions are one: the same answer, and nearly the same words."""
     if not one.truth or not other.truth or plain_answer(one.truth) != plain_answer(other.truth):
         return False
-    left, right = (_triples(each.prompt) for each in (one, other))
+    left, right = (set(_runs(each.prompt, 3)) for each in (one, other))
     if min(len(left), len(right)) < _MIN_WORDS - 2:
         return False
     return len(left & right) >= _ALIKE * len(left | right)
-
-
-def _triples(text: str) -> set[tuple[str, ...]]:
-    return set(_runs(text, 3))
 
 
 def _runs(text: str, size: int, begin: int = 0) -> Iterable[tuple[str, ...]]:

@@ -103,7 +103,28 @@ def read_recipe(file: Path) -> Recipe:
     if (file.parent / ".dockerignore").exists():
         raise ConfigError(f"{file.parent / '.dockerignore'}: is not read here; remove it")
     for number, line in _instructions(file.read_text(encoding="utf-8")):
-        _follow(recipe, line, file, f"{file}, line {number}")
+        where = f"{file}, line {number}"
+        name, _, rest = line.partition(" ")
+        name, rest = name.upper(), rest.strip()
+        if name == "FROM":
+            if recipe.steps or len(rest.split()) > 1:
+                raise ConfigError(f"{where}: stages need a container engine")
+            recipe.is_python = check_base(rest, where)
+        elif name == "WORKDIR":
+            recipe.workdir = _absolute(recipe.workdir, rest)
+            if recipe.workdir.lstrip("/") in HERE:
+                raise ConfigError(f"{where}: to work in {recipe.workdir} needs a container engine")
+        elif name == "ENV":
+            recipe.env |= _variables(rest)
+        elif name in ("COPY", "ADD"):
+            recipe.steps.append(_copy(recipe, rest, file.parent, where))
+        elif name == "RUN":
+            recipe.steps += [
+                Run(command=command, workdir=recipe.workdir, env=dict(recipe.env), where=where)
+                for command in _commands(recipe, rest, where)
+            ]
+        elif name not in _WITHOUT_EFFECT:
+            raise ConfigError(f"{where}: {name} needs a container engine")
     return recipe
 
 
@@ -120,30 +141,6 @@ def _instructions(text: str) -> Iterator[tuple[int, str]]:
             continue
         yield start, begun
         begun = ""
-
-
-def _follow(recipe: Recipe, line: str, file: Path, where: str) -> None:
-    name, _, rest = line.partition(" ")
-    name, rest = name.upper(), rest.strip()
-    if name == "FROM":
-        if recipe.steps or len(rest.split()) > 1:
-            raise ConfigError(f"{where}: stages need a container engine")
-        recipe.is_python = check_base(rest, where)
-    elif name == "WORKDIR":
-        recipe.workdir = _absolute(recipe.workdir, rest)
-        if recipe.workdir.lstrip("/") in HERE:
-            raise ConfigError(f"{where}: to work in {recipe.workdir} needs a container engine")
-    elif name == "ENV":
-        recipe.env |= _variables(rest)
-    elif name in ("COPY", "ADD"):
-        recipe.steps.append(_copy(recipe, rest, file.parent, where))
-    elif name == "RUN":
-        recipe.steps += [
-            Run(command=command, workdir=recipe.workdir, env=dict(recipe.env), where=where)
-            for command in _commands(recipe, rest, where)
-        ]
-    elif name not in _WITHOUT_EFFECT:
-        raise ConfigError(f"{where}: {name} needs a container engine")
 
 
 def _absolute(base: str, path: str) -> str:

@@ -239,7 +239,11 @@ class HarborProblem(FileProblem):
         await _healthy(world, self.step.healthcheck)
 
     async def _build(self, world: FileWorld, recipe: Recipe) -> None:
-        await self._make_places(world, recipe)
+        tops = {"/" + path.split("/")[1] for path in recipe.places if path.count("/") > 1}
+        wanted = {*_LOGS, "/tests", "/solution", recipe.workdir, *(tops - {f"/{x}" for x in HERE})}
+        places = {*map(self.real, wanted), _BIN}
+        _must_work(await world.run(f"mkdir -p {' '.join(sorted(places))}"), "making folders")
+        await world.run("true", files=self._programs(recipe))
         for name, where in recipe.pip.items():
             code = f"import importlib.metadata as m; m.version({name!r})"
             ran = await world.run(f"python3 -c {json.dumps(code)}")
@@ -252,13 +256,6 @@ class HarborProblem(FileProblem):
             else:
                 command = f"cd {self.real(step.workdir)} && {{ {step.command}\n}}"
                 _must_work(await world.run(command, env=step.env, timeout_s=limit), step.where)
-
-    async def _make_places(self, world: FileWorld, recipe: Recipe) -> None:
-        tops = {"/" + path.split("/")[1] for path in recipe.places if path.count("/") > 1}
-        wanted = {*_LOGS, "/tests", "/solution", recipe.workdir, *(tops - {f"/{x}" for x in HERE})}
-        places = {*map(self.real, wanted), _BIN}
-        _must_work(await world.run(f"mkdir -p {' '.join(sorted(places))}"), "making folders")
-        await world.run("true", files=self._programs(recipe))
 
     def _programs(self, recipe: Recipe) -> dict[str, bytes]:
         names = ["python"] * recipe.is_python + ["python3", "pytest"] * ("pytest" in recipe.pip)

@@ -184,7 +184,15 @@ def read_config(path: Path) -> HarborConfig:
     if "version" in content:
         content.setdefault("schema_version", str(content.pop("version")))
     for table in (content.get("environment"), content.get("verifier", {}).get("environment")):
-        _as_new(table, path)
+        for old, new in _LEGACY.items():
+            if table is None or old not in table:
+                continue
+            text = str(table.pop(old)).strip().upper()
+            if not re.fullmatch(r"[\d.]+[GMK]", text):
+                raise ConfigError(
+                    f"{path}: environment.{old}: wanted a size like '2G', got {text!r}"
+                )
+            table.setdefault(new, int(float(text[:-1]) * _UNITS[text[-1]]))
     try:
         config = load_config(HarborConfig, [content])
     except ConfigError as error:
@@ -195,17 +203,6 @@ def read_config(path: Path) -> HarborConfig:
     if twice := sorted(name for name in set(names) if names.count(name) > 1):
         raise ConfigError(f"{path}: steps: {twice[0]!r} is there twice; names must differ")
     return config
-
-
-def _as_new(table: dict[str, Any] | None, path: Path) -> None:
-    """Give old keys of an environment their new names."""
-    for old, new in _LEGACY.items():
-        if table is None or old not in table:
-            continue
-        text = str(table.pop(old)).strip().upper()
-        if not re.fullmatch(r"[\d.]+[GMK]", text):
-            raise ConfigError(f"{path}: environment.{old}: wanted a size like '2G', got {text!r}")
-        table.setdefault(new, int(float(text[:-1]) * _UNITS[text[-1]]))
 
 
 def resolved(env: Mapping[str, str], where: str) -> dict[str, str]:

@@ -122,7 +122,7 @@ class Group:
                 with ``ranks``.
             models: Whole; they stay as they are.
         """
-        self._lead(_begin, make, without_weights(models), sources=models)
+        self._lead(Group.take_on, make, without_weights(models), sources=models)
 
     def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Return ``function(group, *args, **kwargs)`` of rank 0, when all ranks are done.
@@ -190,17 +190,16 @@ class Group:
         dist.broadcast_object_list(box, src=0, group=self.control)
         return box[0]
 
-    def take_on(
-        self, make: Callable[..., Any], models: Mapping[str, PreTrainedModel], sources: Any
-    ) -> None:
+    def take_on(self, make: Callable[..., Any], content: bytes, sources: Any = None) -> None:
         """Make this rank's trainer.
 
         Args:
             make: Builds it from the models, by their names, and ``ranks``.
-            models: Are filled, placed and sharded here.
+            content: The models without weights; they are filled, placed and sharded here.
             sources: Their weights by the same names, on the first rank; None elsewhere.
         """
         self.trainer = None  # what the last one held goes first
+        models = empty_models(content)
         broadcast(models, sources, self.control)
         for model in models.values():
             place(model, self._config, move=False)
@@ -213,10 +212,6 @@ _LOST = (
     "a rank of the learner is gone, and the run with it; its own message says why. The same "
     "command resumes the run from its newest checkpoint"
 )
-
-
-def _begin(group: Group, make: Callable[..., Any], content: bytes, sources: Any = None) -> None:
-    group.take_on(make, empty_models(content), sources)
 
 
 def _is_loss(error: RuntimeError) -> bool:

@@ -15,6 +15,7 @@ from string import ascii_lowercase
 from typing import Any, ClassVar
 from xml.etree import ElementTree
 
+from turngym.environments.core.pictures import decode
 from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.device import Phone, untypable
 from turngym.environments.desktop.observation import Element, View, marked
@@ -188,7 +189,15 @@ class AndroidDevice(Phone):
             self._held.add(self._place)
         self._is_open = True
         try:
-            self.width, self.height = self._size()
+            said = self._wire.ask("wm", "size")
+            found = re.findall(r"size: (\d+)x(\d+)", said)
+            if not found:
+                raise EnvironmentFault(
+                    f"android: {self._wire.serial} reports no screen size: {said!r}"
+                )
+            self.width, self.height = map(
+                int, found[-1]
+            )  # an override comes after the physical size
         except BaseException:
             self._let_go()
             raise
@@ -216,8 +225,6 @@ class AndroidDevice(Phone):
         return View(active=focus, notes=tuple(notes))
 
     def pixels(self) -> Image:
-        from turngym.environments.core.pictures import decode
-
         picture = self._wire.execute("screencap -p")
         if not picture.startswith(b"\x89PNG"):
             raise EnvironmentFault(
@@ -348,14 +355,6 @@ class AndroidDevice(Phone):
         self._is_open = False
         with self._lock:
             self._held.discard(self._place)
-
-    def _size(self) -> tuple[int, int]:
-        said = self._wire.ask("wm", "size")
-        found = re.findall(r"size: (\d+)x(\d+)", said)
-        if not found:
-            raise EnvironmentFault(f"android: {self._wire.serial} reports no screen size: {said!r}")
-        width, height = map(int, found[-1])  # an override comes after the physical size
-        return width, height
 
     def _swipe(self, start: tuple[int, int], end: tuple[int, int]) -> None:
         self._wire.execute(f"input swipe {start[0]} {start[1]} {end[0]} {end[1]} {_SWIPE_MS}")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, Unpack
 
 from turngym.environments.core.actions import Action
+from turngym.environments.core.pictures import decode
 from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.actions import PHONE_KEYS, TOUCHES
 from turngym.environments.desktop.device import Phone, untypable
@@ -84,8 +85,6 @@ class WebPhone(Phone):
         return View(active=page.title or page.url, notes=tuple(notes), elements=shown)
 
     def pixels(self) -> Image:
-        from turngym.environments.core.pictures import decode
-
         return decode(self._await(self._session.screenshot()), self.width, self.height)
 
     def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:

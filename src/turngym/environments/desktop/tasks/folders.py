@@ -15,9 +15,9 @@ def _problem(goal: str, before: Files, after: Files, script: Script) -> DesktopP
     )
 
 
-def _some(rng: Random, n: int, ending: str = ".txt") -> dict[str, str | bytes | None]:
+def _some(rng: Random, n: int) -> dict[str, str | bytes | None]:
     """Return ``n`` small files."""
-    return {name: "\n".join(lines(rng, 2)) + "\n" for name in file_names(rng, n, ending)}
+    return {name: "\n".join(lines(rng, 2)) + "\n" for name in file_names(rng, n, ".txt")}
 
 
 def _pick(name: str) -> Script:

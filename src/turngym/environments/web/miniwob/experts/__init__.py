@@ -18,10 +18,9 @@ def experts() -> dict[str, Expert]:
     from turngym.environments.web.miniwob.experts.games import GAMES
     from turngym.environments.web.miniwob.experts.pictures import PICTURES
     from turngym.environments.web.miniwob.experts.reading import READING
-    from turngym.environments.web.miniwob.experts.timing import TIMING
     from turngym.environments.web.miniwob.experts.typing import TYPING
 
     return {
         **AIMING, **CHOOSING, **CLICKING, **DRAWING, **FLIGHTS, **GAMES, **MAIL, **PICTURES,
-        **READING, **TIMING, **TYPING,
+        **READING, **TYPING,
     }  # fmt: skip
