@@ -257,6 +257,36 @@ def test_a_wrong_data_file_is_one_line_that_names_row_and_column(
     assert "q." in line
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "question", "says"),
+    [
+        ("q.jsonl", b"\xff\xfe", "q", "q.jsonl: cannot be read: 'utf-8' codec"),
+        ("q.parquet", b"no Parquet", "q", "q.parquet: cannot be read: "),
+        ("q.csv", b"q,a\nCapital?,Washington, D.C.\n", "q", "row 1: more values than columns"),
+        ("q.csv", b"q,a\nOne?,1\n", "{q", "question: expected '}' before end of string; wanted"),
+        ("q.csv", b"q,a\nOne?,1\n", "{}", "question: Replacement index 0 out of range"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(
+    folder: Path,
+    name: str,
+    content: bytes,
+    question: str,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (folder / name).write_bytes(content)
+    settings = f'questions = "{name}"\nquestion = "{question}"\nanswer = "a"\n'
+    (folder / "q.toml").write_text(settings)
+    assert says in _error(["eval", "q.toml", "--agent", "expert"], capsys)
+
+
+def test_a_file_may_begin_with_the_mark_of_a_spreadsheet_program(folder: Path) -> None:
+    (folder / "q.csv").write_bytes(b"\xef\xbb\xbfq,a\nOne?,1\n")
+    (folder / "q.toml").write_text('questions = "q.csv"\nquestion = "q"\nanswer = "a"\n')
+    assert main(["eval", "q.toml", "--agent", "expert", "--episodes", "1"]) == 0
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_data_may_be_csv_or_parquet(
     folder: Path, ending: str, capsys: pytest.CaptureFixture[str]
