@@ -146,8 +146,8 @@ def test_servers_see_the_gpus_that_the_plan_gives_them(
 @pytest.mark.parametrize(
     ("settings", "gpus", "gib", "said"),
     [
-        (["learner.ranks=3"], 2, 80, "learner.ranks: wanted 3 GPUs, found 2"),
-        ([{"engine": SERVERS}], 2, 80, "engine.gpus: wanted 3 GPUs, found 2"),
+        (["learner.ranks=8"], 2, 80, "learner.ranks: wanted 8 GPUs, found 2"),
+        ([{"engine": SERVERS | {"replicas": 4}}], 2, 80, "engine.gpus: wanted 5 GPUs, found 2"),
         (
             [{"engine": SERVERS}, "engine.first_gpu=0", "engine.gpu_memory=1"],
             2,
