@@ -260,6 +260,7 @@ def test_what_has_no_room_on_nodes_is_one_line(sources: list[str], said: str) ->
         ("weights=nccl server=turngym", "reads weights from files"),
         ("weights=ipc", "shares the learner's GPU with one server"),
         ("weights=ipc gpus=1 replicas=2", "shares the learner's GPU with one server"),
+        ('urls=["a:1"] folder=/x', "urls: wanted http:// before each"),
         ('weights=ipc gpus=1 urls=["http://a:1"]', "no urls, no resource"),
         ("weights=ipc gpus=1 resource=engine folder=/x", "no urls, no resource"),
         ("weights=ipc gpus=1 first_gpu=1", "wanted learner.ranks=1 and engine.first_gpu=0"),
