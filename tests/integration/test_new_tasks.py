@@ -211,6 +211,13 @@ def test_an_expert_that_does_not_solve_its_task_is_found(
     assert "expert" in capsys.readouterr().out
 
 
+def test_a_page_that_cannot_be_written_is_refused_before_the_check(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = _error(["check", "task", "text/maze", "--page", "/proc/none/report.html"], capsys)
+    assert line.startswith("--page /proc/none: cannot be written to")
+
+
 ROWS = '{"q": "One?", "a": "1", "k": "x"}\n{"q": "Two?", "a": "2", "k": "y"}\n'
 QUESTIONS = 'questions = "q.jsonl"\nquestion = "q"\nanswer = "a"\n'
 
