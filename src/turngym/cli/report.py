@@ -104,7 +104,8 @@ def _print_evaluations(
     else:
         for run in runs:
             unfinished = "" if run.is_finished else ", unfinished"
-            title = f"{run.name}, {run.plan['agent']}{unfinished}\n" if len(runs) > 1 else ""
+            is_named = len(runs) > 1 or unfinished
+            title = f"{run.name}, {run.plan['agent']}{unfinished}\n" if is_named else ""
             print(f"{title}{evaluation_table(run.results())}")
         rows = [evaluations.difference_row(found) for found in comparisons]
         if rows:
