@@ -211,6 +211,16 @@ def test_an_expert_that_does_not_solve_its_task_is_found(
     assert "expert" in capsys.readouterr().out
 
 
+def test_a_game_without_legal_actions_names_the_ways_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", "game", "mine"]) == 0
+    capsys.readouterr()
+    line = _error(["eval", "mine.py", "--agent", "random"], capsys)
+    assert "write its legal_actions, or imitate an expert without noise" in line
+    assert main(["eval", "mine.py", "--agent", "expert", "--episodes", "1"]) == 0
+
+
 def test_a_page_that_cannot_be_written_is_refused_before_the_check(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
