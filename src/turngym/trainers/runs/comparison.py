@@ -144,6 +144,10 @@ def plan(
     _check_keys(sources, compared)
     heats: list[Heat] = []
     for env in envs or [load_config(TrainConfig, sources).env.id]:
+        if not env:
+            raise ConfigError(
+                "compare: plays no mix; wanted --env A,B and a file without [[env.mix]]"
+            )
         base = _base(env, sources, has_file=has_file)
         heats += [_heat(base, compared, s, budget_episodes, out) for s in seeds]
     for heat in heats:
