@@ -313,6 +313,8 @@ def find(name: str) -> EnvEntry:
         UnknownNameError: There is none; the message names the nearest.
         ConfigError: A file or class of the user's own cannot be loaded; the message says why.
     """
+    if not isinstance(name, str):  # of a call from Python
+        raise ConfigError(f"environment: wanted {FORMS}; got a {type(name).__name__}")
     discover()
     if name in _entries:
         return _entries[name]

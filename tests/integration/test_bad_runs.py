@@ -346,6 +346,8 @@ def test_a_server_is_not_started_for_a_folder_without_a_model(
     where = str(tmp_path)
     line = complaint(capsys, "serve", "engine", where, "--weights", where, "--print")
     assert line == f"model {where!r} cannot be loaded: it holds no config.json"
+    line = complaint(capsys, "serve", "engine", "mine", "--weights", where, "--print")
+    assert "mine' cannot be loaded: there is no such folder" in line
     for more in ([], ["--weights", where, "--nccl"]):
         line = complaint(capsys, "serve", "engine", where, *more, "--print")
         assert line == "serve engine: wanted --weights FOLDER or --nccl, and not both"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from helpers.cli import turngym, turngym_here
-from turngym.records import write_trajectories
+from turngym.records import Manifest, write_trajectories
 from turngym.types import Message, StopReason, TokenSpan, ToolCall, Trajectory, Turn
 
 ASKED = Message(role="user", content='nörth,\n"or" south?')
@@ -172,6 +172,8 @@ def test_a_file_without_episodes_becomes_an_empty_table(tmp_path: Path) -> None:
         (("run", "--format", "parquet"), "--format parquet cannot go to stdout; say --out PATH"),
         (("run", "--out", "run"), "--out run: cannot be written (Is a directory)"),
         (("run", "--format", "hf", "--out", "run"), "--out run: holds something already"),
+        (("run", "--out", "run/lab-made.jsonl"), "--out run/lab-made.jsonl: is a file of the run"),
+        (("broken", "--out", "run/rows.jsonl"), "--out run/rows.jsonl: is a file of the run"),
         (("run", "--out", "run/lab-made.jsonl/x"), "--out run/lab-made.jsonl/x: cannot be written"),
     ],
 )
@@ -181,12 +183,14 @@ def test_bad_input_is_one_line(tmp_path: Path, options: tuple[str, ...], line: s
     write_trajectories(tmp_path / "broken" / "a.jsonl", [])
     with (tmp_path / "broken" / "a.jsonl").open("a") as file:
         file.write("{}\n")
-    before = sorted(path.name for path in run.rglob("*"))
+    (run / "rows.jsonl").write_text("{}\n")
+    Manifest(run).add(run / "rows.jsonl")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     found = turngym_here("export", *options, cwd=tmp_path)
     assert found.returncode == 2, found.stderr
     assert found.stderr.startswith(f"error: {line}")
     assert len(found.stderr.splitlines()) == 1
-    assert sorted(path.name for path in run.rglob("*")) == before
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 def test_parquet_without_its_package_is_one_line(tmp_path: Path) -> None:

@@ -211,6 +211,23 @@ def test_an_expert_that_does_not_solve_its_task_is_found(
     assert "expert" in capsys.readouterr().out
 
 
+def test_a_game_without_legal_actions_names_the_ways_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", "game", "mine"]) == 0
+    capsys.readouterr()
+    line = _error(["eval", "mine.py", "--agent", "random"], capsys)
+    assert "write its legal_actions, or imitate an expert without noise" in line
+    assert main(["eval", "mine.py", "--agent", "expert", "--episodes", "1"]) == 0
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_check(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = _error(["check", "task", "text/maze", "--page", "/proc/none/report.html"], capsys)
+    assert line.startswith("--page /proc/none: cannot be written to")
+
+
 ROWS = '{"q": "One?", "a": "1", "k": "x"}\n{"q": "Two?", "a": "2", "k": "y"}\n'
 QUESTIONS = 'questions = "q.jsonl"\nquestion = "q"\nanswer = "a"\n'
 
@@ -255,6 +272,36 @@ def test_a_wrong_data_file_is_one_line_that_names_row_and_column(
     line = _error(["eval", "q.toml", "--agent", "expert"], capsys)
     assert says in line
     assert "q." in line
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "question", "says"),
+    [
+        ("q.jsonl", b"\xff\xfe", "q", "q.jsonl: cannot be read: 'utf-8' codec"),
+        ("q.parquet", b"no Parquet", "q", "q.parquet: cannot be read: "),
+        ("q.csv", b"q,a\nCapital?,Washington, D.C.\n", "q", "row 1: more values than columns"),
+        ("q.csv", b"q,a\nOne?,1\n", "{q", "question: expected '}' before end of string; wanted"),
+        ("q.csv", b"q,a\nOne?,1\n", "{}", "question: Replacement index 0 out of range"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(
+    folder: Path,
+    name: str,
+    content: bytes,
+    question: str,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (folder / name).write_bytes(content)
+    settings = f'questions = "{name}"\nquestion = "{question}"\nanswer = "a"\n'
+    (folder / "q.toml").write_text(settings)
+    assert says in _error(["eval", "q.toml", "--agent", "expert"], capsys)
+
+
+def test_a_file_may_begin_with_the_mark_of_a_spreadsheet_program(folder: Path) -> None:
+    (folder / "q.csv").write_bytes(b"\xef\xbb\xbfq,a\nOne?,1\n")
+    (folder / "q.toml").write_text('questions = "q.csv"\nquestion = "q"\nanswer = "a"\n')
+    assert main(["eval", "q.toml", "--agent", "expert", "--episodes", "1"]) == 0
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

@@ -195,6 +195,8 @@ class Half(turngym.FileProblem):
 WRONG = {
     "none.py": "environment 'none.py': there is no such file",
     "none.py:EchoEnv": "environment 'none.py:EchoEnv': there is no such file",
+    "none.toml": "environment 'none.toml': there is no such file",
+    "none.tasks": "environment 'none.tasks': there is no such file",
     "none:EchoEnv": "environment 'none:EchoEnv': no module 'none' here or installed",
     "two.py": "environment 'two.py' holds several: name one of two.py:AEnv, two.py:BEnv",
     "both.py": "environment 'both.py' holds several: name one of lab/aenv, lab/benv",

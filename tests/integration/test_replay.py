@@ -62,6 +62,24 @@ def test_a_turn_is_restored_with_the_options_of_its_run(
     assert (folder / "there/observation.txt").read_text() == last
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--look", "/proc/none"), "--look /proc/none: cannot be written to"),
+        (("--out", "x.jsonl"), "--out: is for what an --agent plays on"),
+        (("--out", "x.jsonl", "--agent", "human"), "--out: is for what an --agent plays on"),
+        (("--out", "/proc/none/x.jsonl", "--agent", "noop"), "--out /proc/none: cannot be written"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_anybody_plays(
+    folder: Path, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = played("text/maze")
+    capsys.readouterr()
+    assert main(["replay", str(run), *options]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
 def test_another_agent_plays_on_from_the_turn(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

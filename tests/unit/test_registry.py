@@ -93,6 +93,12 @@ def test_an_unknown_name_proposes_the_nearest_of_its_own_form(empty):
         empty.find("turngym/Mase-v0")
 
 
+@pytest.mark.parametrize("given", [["text/maze"], gymnasium.Env()])
+def test_what_is_no_name_is_one_line(given):
+    with pytest.raises(ConfigError, match=r"wanted an id, a short name, .*; got a (list|Env)"):
+        turngym.evaluate(given, "expert", episodes=1)
+
+
 def test_a_short_name_means_the_newest_version(empty):
     empty.add(entry(id="turngym/Maze-v10", family="text"))
     empty.add(entry(id="turngym/Maze-v9", family="text"))

@@ -44,18 +44,25 @@ class EndpointConfig(StrictModel):
 
     @property
     def url(self) -> str:
-        """The server's address, without a slash at the end."""
-        return (self.base_url or os.environ.get("OPENAI_BASE_URL") or OWN_URL).rstrip("/")
+        """The server's address, without a slash at the end.
+
+        Raises:
+            ConfigError: It is no address of the web.
+        """
+        url = (self.base_url or os.environ.get("OPENAI_BASE_URL") or OWN_URL).rstrip("/")
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"model {self.model!r}: base_url {url!r}: wanted http:// before it")
+        return url
 
     @property
     def key(self) -> str:
         """The key. Servers of one's own usually want none, but the client does.
 
         Raises:
-            ConfigError: OpenAI is meant and the variable is not set.
+            ConfigError: OpenAI is meant and the variable is not set, or the address is none.
         """
         key = os.environ.get(self.api_key_env)
-        if not key and self.url == OWN_URL:
+        if self.url == OWN_URL and not key:
             raise ConfigError(
                 f"model {self.model!r}: no key for {self.url}; set {self.api_key_env}, or base_url "
                 "for a server of your own"

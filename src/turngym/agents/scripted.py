@@ -136,7 +136,10 @@ def _random_action(
 def _legal(info: Mapping[str, Any], env_id: str) -> list[str]:
     legal = info.get("legal_actions")
     if not legal:
-        raise ConfigError(f"environment {env_id!r} lists no legal actions to sample from")
+        raise ConfigError(
+            f"environment {env_id!r} lists no legal actions to sample from; write its "
+            "legal_actions, or imitate an expert without noise (warm_start.expert_noise=0)"
+        )
     return list(legal)
 
 

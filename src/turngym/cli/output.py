@@ -88,8 +88,8 @@ def _lines(label: str, total: int | None) -> Advance:
     return advance
 
 
-def writable_folder(path: Path) -> Path:
-    """Make ``path`` and return it, once a file could be written there.
+def writable_folder(path: Path, option: str = "--out") -> Path:
+    """Make ``path``, which ``option`` names, and return it, once a file could be written there.
 
     Raises:
         ConfigError: It is no folder, or nothing can be written to it.
@@ -99,9 +99,9 @@ def writable_folder(path: Path) -> Path:
         with TemporaryFile(dir=path):
             pass
     except FileExistsError as error:
-        raise ConfigError(f"--out {path}: is a file; wanted a folder") from error
+        raise ConfigError(f"{option} {path}: is a file; wanted a folder") from error
     except OSError as error:
-        raise ConfigError(f"--out {path}: cannot be written to ({error.strerror})") from error
+        raise ConfigError(f"{option} {path}: cannot be written to ({error.strerror})") from error
     return path
 
 

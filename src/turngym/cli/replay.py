@@ -61,13 +61,17 @@ def replay(
     from turngym.reports.export import find_recorded
     from turngym.rollouts.replay import restore
 
+    if out is not None:
+        if agent in (None, HUMAN):
+            raise ConfigError("--out: is for what an --agent plays on, and that no person")
+        writable_folder(out.parent)
     found = find_recorded(run, episode)
     options = {**found.options, **env_options(env_option)}
     number = turn or max(1, len(found.trajectory.turns))
     with closing(_make(env or found.env, options)) as world:
         restored = restore(world, found.trajectory, number)
         if look is not None:
-            _write(writable_folder(look), world, restored)
+            _write(writable_folder(look, "--look"), world, restored)
         if agent is None:
             _show(found, number, restored, as_json=as_json)
         elif restored.is_over:

@@ -104,7 +104,8 @@ def _print_evaluations(
     else:
         for run in runs:
             unfinished = "" if run.is_finished else ", unfinished"
-            title = f"{run.name}, {run.plan['agent']}{unfinished}\n" if len(runs) > 1 else ""
+            is_named = len(runs) > 1 or unfinished
+            title = f"{run.name}, {run.plan['agent']}{unfinished}\n" if is_named else ""
             print(f"{title}{evaluation_table(run.results())}")
         rows = [evaluations.difference_row(found) for found in comparisons]
         if rows:
@@ -250,8 +251,9 @@ def export(
 
     Of a training run these are the episodes that it keeps in its folder.
     """
-    from turngym.records import write_trajectories
+    from turngym.records import Manifest, write_trajectories
     from turngym.reports import export as flat
+    from turngym.reports.viewer.library import sources_of
 
     if format not in _FORMATS:
         raise unknown_name("value of --format", format, _FORMATS)
@@ -259,6 +261,10 @@ def export(
         raise unknown_name("value of --rows", rows, _ROWS)
     if out is None and format not in ("jsonl", "csv"):
         raise ConfigError(f"--format {format} cannot go to stdout; say --out PATH")
+    if out is not None and run.exists():
+        sources = [source.resolve() for source in sources_of(run)]
+        if out in Manifest(out.parent) or out.resolve() in sources:
+            raise ConfigError(f"--out {out}: is a file of the run itself; choose another name")
     kinds = flat.columns(rows, tokens=tokens)  # type: ignore[arg-type]  # it is one of the two
     found = flat.table(run, rows, tokens=tokens)  # type: ignore[arg-type]
     if out is not None and format not in ("jsonl", "csv"):

@@ -133,7 +133,7 @@ def engine(
     folder = (weights or model).resolve()
     if weights is not None and not folder.is_dir():
         raise ConfigError(f"--weights {weights}: there is no such folder")
-    check_model_path(model)
+    check_model_path(model.resolve())  # no name on the hub
     _refuse_anybody(host)
     line, more = command(
         config, model.resolve(), context=context, port=port, folder=folder, host=host

@@ -68,9 +68,11 @@ def _load(name: str) -> EnvEntry | None:
     if where.endswith(".py"):
         return _only(name, import_module("environment", where))
     path = Path(name).expanduser()
-    if path.suffix == ".toml" and path.is_file():
+    if path.suffix in (".toml", SUFFIX) and not path.is_file():
+        raise ConfigError(f"environment {name!r}: there is no such file")
+    if path.suffix == ".toml":
         return _of_tasks(name)
-    if path.suffix == SUFFIX and path.is_file():
+    if path.suffix == SUFFIX:
         return _of_pack(path.resolve())
     return _tasks(name, path) if path.exists() else None
 

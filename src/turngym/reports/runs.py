@@ -239,7 +239,7 @@ def check_shown(run: Path) -> list[str]:
         RecordError: A file is there, but not as it was written; the message names it.
     """
     missing = []
-    for manifest in _manifests([run if run.is_dir() else run.parent]):
+    for manifest in _manifests([run]) if run.is_dir() else [Manifest(run.parent)]:
         for file in manifest.files:
             if file.suffix not in _SHOWN or (run.is_file() and file != run):
                 continue

@@ -106,8 +106,15 @@ def _listed(settings: QuestionFile, path: Path) -> ListedSet[Question]:
 
 def _question(row: Mapping[str, Any], settings: QuestionFile, where: str) -> Question:
     if "{" in settings.question:
-        names = [name for _, name, _, _ in string.Formatter().parse(settings.question) if name]
-        prompt = settings.question.format(**{name: _column(row, name, where) for name in names})
+        try:
+            names = [name for _, name, _, _ in string.Formatter().parse(settings.question) if name]
+            prompt = settings.question.format(**{name: _column(row, name, where) for name in names})
+        except ConfigError:
+            raise
+        except (ValueError, LookupError) as error:
+            raise ConfigError(
+                f"question: {error}; wanted columns as {{name}}, a brace as {{{{"
+            ) from None
     else:
         prompt = str(_column(row, settings.question, where))
     found = _column(row, settings.answer, where)
@@ -153,6 +160,10 @@ def read_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             raise ConfigError(f"{file}, row {number}: no JSON: {error}") from None
         if not isinstance(row, dict):
             raise ConfigError(f"{file}, row {number}: wanted an object, got {row!r:.40}")
+        if None in row:  # as csv has it
+            raise ConfigError(
+                f"{file}, row {number}: more values than columns; quote one with commas"
+            )
         yield f"{file}, row {number}", row
 
 
@@ -172,14 +183,18 @@ def _texts(value: Any) -> Iterator[str]:  # of a row
 
 
 def _rows(file: Path) -> Iterator[Any]:  # objects, or lines of JSON
+    if file.suffix not in (".csv", ".jsonl", ".parquet"):
+        raise ConfigError(f"{file}: wanted a file that ends in .jsonl, .csv or .parquet")
     if file.suffix == ".parquet":
         parquet = import_extra("pyarrow.parquet", f"{file.name}", "search")
-        yield from parquet.read_table(file).to_pylist()
-        return
-    if file.suffix not in (".csv", ".jsonl"):
-        raise ConfigError(f"{file}: wanted a file that ends in .jsonl, .csv or .parquet")
-    with file.open(encoding="utf-8", newline="") as lines:
-        if file.suffix == ".csv":
-            yield from csv.DictReader(lines)
-        else:
-            yield from (line for line in lines if line.strip())
+    try:
+        if file.suffix == ".parquet":
+            yield from parquet.read_table(file).to_pylist()
+            return
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            if file.suffix == ".csv":
+                yield from csv.DictReader(lines)
+            else:
+                yield from (line for line in lines if line.strip())
+    except (ValueError, csv.Error) as error:  # not UTF-8, no Parquet, a field without end
+        raise ConfigError(f"{file}: cannot be read: {error}") from None

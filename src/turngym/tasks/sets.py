@@ -8,7 +8,8 @@ from functools import cached_property
 from random import Random
 from typing import Generic
 
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, TaskFault, TurnGymError
+from turngym.faults import Boundary
 from turngym.seeding import derive_seed
 from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task, split_of
 from turngym.tasks.problem import P
@@ -72,6 +73,9 @@ class GeneratedSet(TaskSet[P]):
         seed_name: Names the stream of random numbers; ``name`` by default, "" for the task's own.
         one_in: As ``TaskSet``.
         remainder: As ``TaskSet``.
+
+    Raises:
+        ConfigError: There is no generator.
     """
 
     def __init__(
@@ -84,6 +88,8 @@ class GeneratedSet(TaskSet[P]):
         remainder: int = 0,
     ) -> None:
         super().__init__(name, one_in=one_in, remainder=remainder)
+        if not callable(generators) and not generators:
+            raise ConfigError(f"task set {name}: holds no generator; add one")
         self.generators = generators
         self._seed_name = name if seed_name is None else seed_name
 
@@ -92,13 +98,15 @@ class GeneratedSet(TaskSet[P]):
 
         Raises:
             ConfigError: None was found.
+            TaskFault: A generator raised.
         """
         name = self._seed_name
         rng = Random(derive_seed(task.seed, name) if name else task.seed)
-        for _ in range(_MAX_SAMPLES):
-            problem = self.sample(task, rng)
-            if self.split(problem) == task.split:
-                return problem
+        with Boundary(f"task {task.id}: generator", TaskFault, TurnGymError):
+            for _ in range(_MAX_SAMPLES):
+                problem = self.sample(task, rng)
+                if self.split(problem) == task.split:
+                    return problem
         raise ConfigError(
             f"task set {self.name}: no problem of split {task.split!r} in {_MAX_SAMPLES} samples; "
             "a kind with one problem alone can be in one split only"

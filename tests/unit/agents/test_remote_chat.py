@@ -237,6 +237,11 @@ def test_no_key_for_openai_itself_is_one_line(monkeypatch: pytest.MonkeyPatch) -
         RemoteChat(ChatConfig(model="gpt-9"))
 
 
+def test_an_address_without_its_scheme_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"base_url .127\.0\.0\.1:8000.v1.: wanted http"):
+        RemoteChat(ChatConfig(model="mine", base_url="127.0.0.1:8000/v1"))
+
+
 def test_rate_limit_spreads_requests_evenly_after_a_burst() -> None:
     limit = RateLimit(60.0)  # one a second
     waits = [limit.reserve(1, now=100.0) for _ in range(5)]

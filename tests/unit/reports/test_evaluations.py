@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from helpers.trajectories import episode
+from turngym.cli.main import main
 from turngym.errors import ConfigError
 from turngym.reports.evaluations import EvalRun, compare_runs, find_evaluations, markdown
 from turngym.reports.evaluations import csv_of as csv_text
@@ -101,12 +102,14 @@ def test_runs_are_called_by_the_shortest_names_that_tell_them_apart(tmp_path: Pa
     assert [run.name for run in found(tmp_path / "a")] == ["run"]
 
 
-def test_an_unfinished_run_is_told_as_such(tmp_path: Path):
+def test_an_unfinished_run_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     [run] = found(write(tmp_path / "half", [[1], [0]], end=False))
     assert not run.is_finished
     page = markdown([run], [])
     assert "half (unfinished)" in page
     assert "50.0 %" in page
+    assert main(["report", str(run.folder)]) == 0
+    assert ", unfinished\n" in capsys.readouterr().out
 
 
 def test_tables_hold_every_number_with_its_interval(tmp_path: Path):

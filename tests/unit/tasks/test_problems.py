@@ -126,6 +126,14 @@ def test_a_listed_set_has_each_problem_once():
         tasks.find("sums/test/40")
 
 
+def test_a_generator_that_raises_is_a_fault_of_the_task_with_its_place():
+    tasks = GeneratedSet("sums", [lambda rng: Sum(rng.randrange(0), 0)])
+    with pytest.raises(TaskFault, match=r"task sums/test/0: generator: ValueError.*test_problems"):
+        tasks.problem(tasks.task("test", 0))
+    with pytest.raises(ConfigError, match="task set sums: holds no generator; add one"):
+        GeneratedSet("sums", [])
+
+
 def test_a_single_problem_is_for_test():
     tasks = ListedSet("sums", [("a", Sum(1, 1))])
     assert [tasks.count(split) for split in SPLITS] == [0, 1]

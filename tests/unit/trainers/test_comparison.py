@@ -159,3 +159,15 @@ def test_an_unknown_preset_names_the_nearest(tmp_path: Path, settings: str) -> N
 def test_without_environment_and_file_there_is_nothing_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="wanted --env ENV, or a TOML file"):
         planned(tmp_path, "learner.lr=1e-3")
+
+
+def test_a_file_may_leave_the_environment_to_the_command(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("[rollout]\ngroup_size = 2\ngroups_per_step = 2\n")
+    heat, _ = planned(tmp_path, str(tmp_path / "own.toml"), envs=["text/wordle"])
+    assert heat.runs[0].config.env.id == "text/wordle"
+
+
+def test_a_mix_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "mix.toml").write_text('env.mix = ["text/maze", "text/wordle"]\n')
+    with pytest.raises(ConfigError, match="compare: plays no mix; wanted --env"):
+        planned(tmp_path, str(tmp_path / "mix.toml"))

@@ -126,6 +126,19 @@ def test_a_function_that_is_not_there_is_refused_before_anything_starts(
         )
 
 
+def test_settings_that_a_function_does_not_take_are_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match=r"summed', settings: .* argument 'wieght'"):
+        check_needs(config(advantage=own("summed", settings={"wieght": 2.0})))
+    terms = [{"rewards": ["custom"]}]
+    with pytest.raises(ConfigError, match=r"early', settings: .* argument 'bouns'"):
+        check_needs(
+            config(
+                rewards=[own("early", settings={"bouns": 1.0})],
+                advantage={"type": "group_relative", "terms": terms},
+            )
+        )
+
+
 def test_a_module_that_is_not_there_is_refused() -> None:
     algo = {"type": "custom", "function": "no_such_module:f"}
     with pytest.raises(ConfigError, match="no module 'no_such_module' here or installed"):

@@ -146,8 +146,8 @@ def test_servers_see_the_gpus_that_the_plan_gives_them(
 @pytest.mark.parametrize(
     ("settings", "gpus", "gib", "said"),
     [
-        (["learner.ranks=3"], 2, 80, "learner.ranks: wanted 3 GPUs, found 2"),
-        ([{"engine": SERVERS}], 2, 80, "engine.gpus: wanted 3 GPUs, found 2"),
+        (["learner.ranks=8"], 2, 80, "learner.ranks: wanted 8 GPUs, found 2"),
+        ([{"engine": SERVERS | {"replicas": 4}}], 2, 80, "engine.gpus: wanted 5 GPUs, found 2"),
         (
             [{"engine": SERVERS}, "engine.first_gpu=0", "engine.gpu_memory=1"],
             2,
@@ -260,6 +260,7 @@ def test_what_has_no_room_on_nodes_is_one_line(sources: list[str], said: str) ->
         ("weights=nccl server=turngym", "reads weights from files"),
         ("weights=ipc", "shares the learner's GPU with one server"),
         ("weights=ipc gpus=1 replicas=2", "shares the learner's GPU with one server"),
+        ('urls=["a:1"] folder=/x', "urls: wanted http:// before each"),
         ('weights=ipc gpus=1 urls=["http://a:1"]', "no urls, no resource"),
         ("weights=ipc gpus=1 resource=engine folder=/x", "no urls, no resource"),
         ("weights=ipc gpus=1 first_gpu=1", "wanted learner.ranks=1 and engine.first_gpu=0"),

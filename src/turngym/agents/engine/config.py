@@ -131,6 +131,8 @@ class VllmEngineConfig(StrictModel):
             raise ValueError("resource has servers started at ports of their own: no urls, no port")
         if self.adapter_rank and self.server != "vllm":
             raise ValueError("server='turngym' takes merged weights: wanted adapter_rank=0")
+        if not all(url.startswith(("http://", "https://")) for url in self.urls):
+            raise ValueError("urls: wanted http:// before each")
         if len(set(self.urls)) != len(self.urls):
             raise ValueError("urls names a server twice")
         if self.routing and (self.server != "vllm" or not (self.gpus or self.urls)):

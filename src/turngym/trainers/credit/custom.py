@@ -50,7 +50,7 @@ def imported(config: CustomReward | CustomAdvantage) -> Any:  # of the user's ow
     """Return the function or the class that ``config`` names.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is none, or it does not take the settings.
     """
     found = import_attribute(_kind(config), config.function)
     if not callable(found):
@@ -58,6 +58,13 @@ def imported(config: CustomReward | CustomAdvantage) -> Any:  # of the user's ow
             f"{_kind(config)} {config.function!r}: wanted a function or a class, "
             f"found a {type(found).__name__}"
         )
+    given = [None] if isinstance(config, CustomReward) else [None, None]
+    try:
+        inspect.signature(found).bind(*given, **config.settings)
+    except TypeError as error:
+        raise ConfigError(f"{_kind(config)} {config.function!r}, settings: {error}") from None
+    except ValueError:  # some of C do not say what they take
+        pass
     return found
 
 

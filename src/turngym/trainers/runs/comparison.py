@@ -144,6 +144,10 @@ def plan(
     _check_keys(sources, compared)
     heats: list[Heat] = []
     for env in envs or [load_config(TrainConfig, sources).env.id]:
+        if not env:
+            raise ConfigError(
+                "compare: plays no mix; wanted --env A,B and a file without [[env.mix]]"
+            )
         base = _base(env, sources, has_file=has_file)
         heats += [_heat(base, compared, s, budget_episodes, out) for s in seeds]
     for heat in heats:
@@ -187,8 +191,8 @@ def _check_keys(sources: Sequence[str], compared: Sequence[ComparedAlgo]) -> Non
 def _base(env: str, sources: Sequence[str], *, has_file: bool) -> dict[str, Any]:
     """Return the settings that all share, with the environment's short name."""
     short = registry.find(env).reference
-    kept = [] if has_file else [shipped_config(short)]
-    config = load_config(TrainConfig, [*kept, *sources])
+    kept = {"env": short} if has_file else shipped_config(short)
+    config = load_config(TrainConfig, [kept, *sources])
     settings = _in_env(config.model_dump(mode="json"), short)
     asked = [s for s in sources if s.startswith("env.") and not s.startswith("env.id=")]
     return load_config(TrainConfig, [settings, *asked]).model_dump(mode="json")

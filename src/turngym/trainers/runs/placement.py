@@ -233,11 +233,11 @@ def _main_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _device(wanted: str, gpus: int, number: int, setting: str) -> str:
+def _device(wanted: str, gpus: int, number: int, setting: str, *, of: int = 1) -> str:
     if wanted == "cpu" or (wanted == "auto" and not gpus):
         return MAIN
     if number >= gpus:
-        raise ConfigError(f"{setting}: wanted {number + 1} GPUs, found {gpus}")
+        raise ConfigError(f"{setting}: wanted {of} GPUs, found {gpus}")
     return f"cuda:{number}"
 
 
@@ -256,7 +256,7 @@ def _learner(config: TrainConfig, shape: Shape, gpus: int) -> list[Part]:
     parts = []
     for rank in range(ranks):
         name = f"learner, rank {rank}" if ranks > 1 else "learner"
-        device = _device(settings.device, gpus, rank, "learner.ranks")
+        device = _device(settings.device, gpus, rank, "learner.ranks", of=ranks)
         if settings.offload:
             parts.append(Part(name=f"{name}, offloaded", device=MAIN, **share))
         own = {} if settings.offload else share
@@ -308,10 +308,10 @@ def _servers_on_gpus(
     engine: VllmEngineConfig, weights: int, conversation: int, devices: Mapping[str, int]
 ) -> list[Part]:
     """Return servers that take their share of each GPU whole; what weights leave is the cache."""
-    parts = []
+    parts, of = [], max(engine.gpus_of(engine.replicas - 1)) + 1
     for number in range(engine.replicas):
         for gpu in engine.gpus_of(number):
-            device = _device("cuda", len(devices) - 1, gpu, "engine.gpus")
+            device = _device("cuda", len(devices) - 1, gpu, "engine.gpus", of=of)
             own = weights // engine.gpus
             cache = int(engine.gpu_memory * devices[device]) - own
             if cache < conversation // engine.gpus:

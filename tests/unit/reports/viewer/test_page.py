@@ -14,6 +14,7 @@ import pytest
 
 from helpers.viewer import HOSTILE, write_talks
 from turngym.cli.main import main
+from turngym.records import MANIFEST
 from turngym.reports.viewer.library import Library
 from turngym.reports.viewer.page import Viewer, make_server, write_page
 
@@ -119,6 +120,14 @@ def test_wrong_input_is_one_line(
     assert main([argument.format(**places) for argument in arguments]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_of_what_is_no_folder_nothing_else_beside_it_is_looked_at(
+    run: Path, capsys: pytest.CaptureFixture[str]
+):
+    (run / MANIFEST).write_text("of another run, and damaged")
+    assert main(["view", str(run.parent / "nowhere")]) == 2
+    assert "nowhere: there is no such folder or file" in capsys.readouterr().err
 
 
 # The server.
