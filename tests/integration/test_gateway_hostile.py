@@ -329,6 +329,7 @@ BAD_BODIES: list[tuple[str, bytes, str]] = [
     ("/episodes", b'{"name": ""}', "name: String should match pattern"),
     ("/episodes", b'{"member": "x"}', "member: Input should be a valid integer"),
     ("/episodes", b'{"task": 5}', "task: Input should be a valid string"),
+    ("/episodes", b'{"tasks": "a"}', "tasks: Extra inputs are not permitted"),
     ("/episodes/a/reward", b'{"reward": NaN}', "NaN is not a finite number"),
     ("/episodes/a/reward", b'{"reward": -Infinity}', "-Infinity is not a finite number"),
     ("/episodes/a/reward", b'{"reward": 1e300}', "reward: Input should be less than"),

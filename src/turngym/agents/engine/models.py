@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,11 +198,16 @@ def _unpacked(path: str | Path) -> str | Path:
     return target
 
 
-def check_model_path(path: str | Path) -> None:
-    """Make sure that a model can be at ``path``, as far as that is seen without reading it.
+def check_model_path(path: str | Path, *, context: int = 0) -> None:
+    """Make sure that a model can be at ``path``, as far as that is seen without loading it.
+
+    Args:
+        path: As for ``load_model_dir``.
+        context: Tokens that it has to read at once.
 
     Raises:
-        ConfigError: It is a folder that is not there, or one that holds no model.
+        ConfigError: It is a folder that is not there, or one that holds no model, or a model that
+            reads less than ``context``.
     """
     text = str(path)
     if text.startswith(PREFIX):
@@ -221,6 +227,24 @@ def check_model_path(path: str | Path) -> None:
         )
     if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         raise ConfigError(f"model {text!r} cannot be loaded: it holds no config.json")
+    longest = None
+    with suppress(OSError, ValueError, AttributeError):  # what is broken is named when it is loaded
+        about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        longest = about.get("text_config", about).get("max_position_embeddings")
+    check_context(longest, context)
+
+
+def check_context(longest: int | None, context: int) -> None:
+    """Make sure that a model of ``longest`` positions can read ``context`` tokens at once.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if longest is not None and context > longest:
+        raise ConfigError(
+            f"model.context={context} is more than the model's {longest} positions; set "
+            f"model.context={longest} or less"
+        )
 
 
 def save_model_dir(

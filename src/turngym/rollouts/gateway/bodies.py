@@ -1,6 +1,6 @@
 """What may be sent to the gateway, checked before anything goes upstream.
 
-Only what the gateway reads is named; other fields go on as they are.
+Of requests to a model only what the gateway reads is named; other fields go on as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
-class OpenBody(_Body):
+class _Ours(_Body):
+    model_config = ConfigDict(extra="forbid")
+
+
+class OpenBody(_Ours):
     """``POST /episodes``."""
 
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\z")
@@ -31,13 +35,13 @@ class OpenBody(_Body):
     member: int = Field(default=0, ge=0, lt=2**31)
 
 
-class RewardBody(_Body):
+class RewardBody(_Ours):
     """``POST /episodes/NAME/reward``."""
 
     reward: float = Field(ge=-MAX_REWARD, le=MAX_REWARD)
 
 
-class EndBody(_Body):
+class EndBody(_Ours):
     """``POST /episodes/NAME/end``."""
 
     reward: float = Field(default=0.0, ge=-MAX_REWARD, le=MAX_REWARD)

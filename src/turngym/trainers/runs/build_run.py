@@ -71,7 +71,7 @@ def check_devices(config: TrainConfig) -> None:
         ConfigError: One is not.
     """
     if isinstance(config.model, PretrainedModelConfig):
-        check_model_path(config.model.path)
+        check_model_path(config.model.path, context=config.model.context)
     is_rank = "WORLD_SIZE" in os.environ
     last = None if is_rank else config.learner.ranks - 1
     device_of(config.learner.device, setting="learner.device", number=last)
