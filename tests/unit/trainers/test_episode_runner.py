@@ -59,7 +59,7 @@ def test_a_mix_deals_groups_out_by_weight_and_step() -> None:
     [
         ({"id": "text/maze", **MIX}, "either id, or a list"),
         ({}, "either id, or a list"),
-        (MIX | {"id": "text/maze"}, "env.id= takes away the id of a recipe"),
+        (MIX | {"id": "text/maze"}, "env.id= takes away a recipe's id"),
         ({"mix": [{"weight": 2.0}]}, "every environment needs an id"),
         ({**MIX, "expert_match": True}, "belong to its entries"),
         ({"mix": [{"id": "text/maze", "to_step": 2}]}, "no environment is in the mix at update 2"),

@@ -77,10 +77,7 @@ class EnvConfig(EnvPart):
     @model_validator(mode="after")
     def _is_one_or_a_mix(self) -> Self:
         if bool(self.id) == bool(self.mix):
-            raise ValueError(
-                "wanted either id, or a list [[env.mix]] of environments with an id; env.id= takes "
-                "away the id of a recipe"
-            )
+            raise ValueError("wanted either id or [[env.mix]]; env.id= takes away a recipe's id")
         if any(not part.id for part in self.mix):
             raise ValueError("mix: every environment needs an id")
         if self.mix and (self.options or self.num_train_tasks or self.expert_match):
