@@ -63,8 +63,7 @@ def doctor(
 ) -> None:
     """Try every part on this machine; exit code 1 only when the core is broken.
 
-    'turngym doctor engine CONFIG' looks at the servers of a run, named as for 'turngym train'; exit
-    code 2 with what is wrong first.
+    'turngym doctor engine CONFIG' looks at a run's servers; exit code 2 with what is wrong first.
     """
     if part is not None:
         _look_at_engine(part, sources or [], as_json=as_json)

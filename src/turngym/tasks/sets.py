@@ -88,7 +88,8 @@ class GeneratedSet(TaskSet[P]):
         remainder: int = 0,
     ) -> None:
         super().__init__(name, one_in=one_in, remainder=remainder)
-        if not callable(generators) and not generators:
+        samples_itself = type(self).sample is not GeneratedSet.sample
+        if not (samples_itself or callable(generators) or generators):
             raise ConfigError(f"task set {name}: holds no generator; add one")
         self.generators = generators
         self._seed_name = name if seed_name is None else seed_name
