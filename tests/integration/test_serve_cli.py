@@ -55,7 +55,7 @@ def test_who_may_call_and_how_much_are_options(tmp_path: Path) -> None:
         for host, size, status in (("box.lab", 9, 200), ("evil", 9, 403), ("box.lab", 2**20, 413)):
             headers = {"content-type": "application/json", "host": host}
             headers["authorization"] = f"Bearer {told['control_key']}"
-            body = json.dumps({"extra": "x" * size}).encode()
+            body = json.dumps({"task": "x" * size}).encode()
             assert status_of(urllib.request.Request(url, body, headers)) == status
 
 
