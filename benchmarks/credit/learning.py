@@ -31,7 +31,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
 from comparisons import COMPARISONS, Comparison
-from page import Told, overview
+from page import Stored, overview
 
 from harness import put_section
 from results import PAGE
@@ -97,18 +97,18 @@ def main() -> int:
                 restored(task, Path(folder))
                 put_section(PAGE, f"credit-{task}", section(task, Path(folder)))
     if not arguments.no_page and not arguments.reference:
-        put_section(OVERVIEW, "credit-overview", overview(told()))
+        put_section(OVERVIEW, "credit-overview", overview(stored_comparisons()))
     return 0
 
 
-def told() -> dict[str, Told]:
+def stored_comparisons() -> dict[str, Stored]:
     """Return all stored comparisons."""
     found = {}
     for task in COMPARISONS:
         if (STORED / f"{task}.json").exists():
             runs, protocol = read_stored(task, STORED)
             [ranking] = rank(runs, protocol=protocol)
-            found[task] = Told(ranking=ranking, runs=runs)
+            found[task] = Stored(ranking=ranking, runs=runs)
     return found
 
 

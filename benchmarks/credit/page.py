@@ -19,7 +19,7 @@ FEWEST = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Stored:
     """A comparison as it is stored."""
 
     ranking: Ranking
@@ -40,7 +40,7 @@ class Told:
         return ranks(held_out) if many else {}
 
 
-def overview(found: Mapping[str, Told]) -> str:
+def overview(found: Mapping[str, Stored]) -> str:
     """Return the table of methods by tasks, and one of ends, places and costs."""
     methods = list(dict.fromkeys(e.algo for one in found.values() for e in one.ranking.entries))
     headers = ["method", *(f"{name}: {head(one)}" for name, one in found.items())]
@@ -61,13 +61,13 @@ def overview(found: Mapping[str, Told]) -> str:
     )
 
 
-def head(one: Told) -> str:
+def head(one: Stored) -> str:
     """Return what a comparison was made on."""
     budget = f"{one.ranking.budget:.0f} episodes"
     return f"`{one.ranking.env}` from {100 * one.reference.before.mean:.0f} %, {budget}"
 
 
-def gain(one: Told, method: str) -> str:
+def gain(one: Stored, method: str) -> str:
     """Return how much larger the area of a method is, seed by seed."""
     entry = next((e for e in one.ranking.entries if e.algo == method), None)
     if entry is None:
@@ -77,7 +77,7 @@ def gain(one: Told, method: str) -> str:
     return percent(entry.area_gain, signed=True)
 
 
-def details(name: str, one: Told) -> list[list[str]]:
+def details(name: str, one: Stored) -> list[list[str]]:
     """Return a row for each method of a comparison, tokens and minutes as multiples of GRPO's."""
     places, base = one.places(), one.reference
     return [

@@ -90,20 +90,18 @@ def rollout_metrics(
         chosen: How many groups credit was assigned to; None for all that were played.
     """
     trajectories = [t for group in groups for t in group.trajectories]
-    usable = [t for t in trajectories if not t.stop_reason.is_error]
-    scores = [t.score for t in usable if t.score is not None]
+    usable = [t for group in groups for t in group.usable]
+    found = summarize(trajectories, interval=False)
     unused = dropped or {}
     flat = np.concatenate(advantages) if len(advantages) else np.zeros(0)
-    turns = [turn for t in usable for turn in t.turns]
-    invalid = sum(turn.invalid_action is not None for turn in turns)
+    turns = max(1, sum(len(t.turns) for t in usable))
     groups_chosen = len(groups) if chosen is None else chosen
     metrics = {
-        "rollout/episodes": float(len(trajectories)),
-        "rollout/faults": float(len(trajectories) - len(usable)),
-        "rollout/unscored": float(len(usable) - len(scores)),
-        "rollout/truncated_fraction": sum(t.stop_reason.is_truncated for t in usable)
-        / max(1, len(usable)),
-        "rollout/invalid_action_fraction": invalid / max(1, len(turns)),
+        "rollout/episodes": float(found.episodes),
+        "rollout/faults": float(found.faults),
+        "rollout/unscored": float(found.unscored),
+        "rollout/truncated_fraction": found.truncated / max(1, len(usable)),
+        "rollout/invalid_action_fraction": found.invalid_actions / turns,
         "rollout/tokens": float(sum(t.num_sampled_tokens for t in usable)),
         "rollout/groups_used": float(groups_chosen - sum(unused.values())),
         "rollout/groups_zero_spread": float(unused.get("zero_spread", 0)),
@@ -113,13 +111,13 @@ def rollout_metrics(
     }
     stops = Counter(t.stop_reason for t in trajectories if t.stop_reason.is_error)
     metrics |= {f"rollout/dropped_{reason.value}": float(n) for reason, n in stops.items()}
+    means = {
+        "rollout/return_mean": found.mean_return,
+        "rollout/success": found.success,
+        "rollout/turns_mean": found.mean_turns,
+    }
     metrics |= success_by_env("rollout", trajectories)
-    if usable:
-        metrics["rollout/return_mean"] = float(np.mean([t.episode_return for t in usable]))
-        metrics["rollout/turns_mean"] = float(np.mean([len(t.turns) for t in usable]))
-    if scores:
-        metrics["rollout/success"] = sum(t.is_success for t in usable) / len(scores)
-    return metrics
+    return metrics | {name: value for name, value in means.items() if value is not None}
 
 
 def success_by_env(prefix: str, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -129,7 +127,10 @@ def success_by_env(prefix: str, trajectories: Sequence[Trajectory]) -> dict[str,
         by_env.setdefault(trajectory.env_id, []).append(trajectory)
     if len(by_env) < 2:
         return {}
-    found = {f"{prefix}/success/{env_id}": summarize(ts).success for env_id, ts in by_env.items()}
+    found = {
+        f"{prefix}/success/{env_id}": summarize(ts, interval=False).success
+        for env_id, ts in by_env.items()
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 

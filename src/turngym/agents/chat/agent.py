@@ -119,10 +119,8 @@ class _ChatSession:
             seen = replace(seen, message=replace(seen.message, role="tool"))
         new = [seen] if self._messages else [*self._opening(), seen]
         self._spent = {}
-        rewritten = None
-        if type(self._agent.history) is not FullHistory:
-            whole, tokens = [*self._messages, *new], self._tokens + estimated_tokens(new)
-            rewritten = await self._agent.history.fit(whole, tokens=tokens, ask=self.ask)
+        whole, tokens = [*self._messages, *new], self._tokens + estimated_tokens(new)
+        rewritten = await self._agent.history.fit(whole, tokens=tokens, ask=self.ask)
         if rewritten is not None:
             await self._conversation.restart()
             self._messages, new = [], rewritten.messages

@@ -177,6 +177,7 @@ class Reporter:
                     self._tell(item.nodeid, "place", number, self._code_of(item), 0)
         items[:] = kept
         with contextlib.suppress(Exception):
+            # Tests of hypothesis try the same examples every time, and make no failure small.
             found = sys.modules.get("hypothesis")
             if found is not None:
                 phases = [one for one in found.Phase if one.name in ("explicit", "generate")]

@@ -386,8 +386,13 @@ class Evaluation:
         return cls(**fields)
 
 
-def summarize(trajectories: Sequence[Trajectory]) -> Evaluation:
-    """Return what ``trajectories`` say about the policy that played them."""
+def summarize(trajectories: Sequence[Trajectory], *, interval: bool = True) -> Evaluation:
+    """Return what ``trajectories`` say about the policy that played them.
+
+    Args:
+        trajectories: Episodes, those that ended by a fault included.
+        interval: Whether to bootstrap that of the mean return, which takes longest by far.
+    """
     usable = [t for t in trajectories if not t.stop_reason.is_error]
     scores = [t.score for t in usable if t.score is not None]
     returns = [t.episode_return for t in usable]
@@ -401,7 +406,7 @@ def summarize(trajectories: Sequence[Trajectory]) -> Evaluation:
         success_ci95=wilson_interval(solved, len(scores)) if scores else None,
         mean_score=float(np.mean(scores)) if scores else None,
         mean_return=float(np.mean(returns)) if returns else None,
-        mean_return_ci95=mean_interval(returns),
+        mean_return_ci95=mean_interval(returns) if interval else None,
         mean_turns=float(np.mean([len(t.turns) for t in usable])) if usable else None,
         truncated=sum(t.stop_reason.is_truncated for t in usable),
         invalid_actions=sum(turn.invalid_action is not None for t in usable for turn in t.turns),

@@ -41,11 +41,6 @@ class Compute:
     packed: bool = False
     """Lay sequences end to end in one row; else pad them to rectangles."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether ``computing`` has nothing to do."""
-        return self.dtype == torch.float32 and not self.recompute
-
 
 def place(model: PreTrainedModel, config: ComputeConfig, *, move: bool = True) -> PreTrainedModel:
     """Move a model to where it is trained, in place, and note how it is computed.

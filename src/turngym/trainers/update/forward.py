@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -33,7 +32,7 @@ from turngym.trainers.update.compute import (
     computing,
     plain_model,
 )
-from turngym.trainers.update.routing import ROUTERS, laid_out, replay
+from turngym.trainers.update.routing import laid_out, replay
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -346,9 +345,8 @@ def check_packing(model: PreTrainedModel) -> None:
 
 def hidden_states(body: nn.Module, batch: MicroBatch) -> Tensor:
     """Return what ``body`` has behind each token after the last layer, [B, T, H]."""
-    if hasattr(body, ROUTERS):
-        replay(body, batch.experts_NLK)
-    with nullcontext() if compute_of(body).is_plain else computing(body):
+    replay(body, batch.experts_NLK)
+    with computing(body):
         output = body(input_ids=batch.token_ids_BT, use_cache=False, **_layout(batch))
     states_BTH: Tensor = output.last_hidden_state
     return states_BTH
@@ -419,8 +417,7 @@ def _before_head(
     config = plain.config.get_text_config()
     chosen = batch.rows_N, batch.columns_N
     if any(getattr(config, key, none) != none for key, none in NEUTRAL_HEAD.items()):
-        if hasattr(plain.base_model, ROUTERS):
-            replay(plain.base_model, batch.experts_NLK)
+        replay(plain.base_model, batch.experts_NLK)
         with computing(plain.base_model):
             output = plain(input_ids=batch.token_ids_BT, use_cache=False, **_layout(batch))
         return output.logits[chosen], lambda logits: logits, config.vocab_size

@@ -371,9 +371,7 @@ class TorchLearner:
             # A filler only takes part in the communication of the forward and backward pass.
             if batch.is_filler:
                 continue
-            totals.loss += parts.total.item()
-            totals.policy += parts.policy.item()
-            totals.kl += parts.kl.item()
+            totals.add(_Totals(parts.total.item(), parts.policy.item(), parts.kl.item()))
             totals.episodes.add(batch, samples, terms.policy_logprobs)
             sums.add_mean("train/clip_fraction", parts.clipped.item(), len(batch.targets_N))
             self._measure(terms, batch, samples, sums, is_first=is_first)

@@ -30,9 +30,7 @@ from turngym.trainers.update.compute import plain_model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ROUTERS = "_turngym_routers"
-"""Attribute of a body whose routers take what ``replay`` gives them."""
-_GIVEN = "_turngym_experts"
+_ROUTERS, _GIVEN = "_turngym_routers", "_turngym_experts"
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 
@@ -68,20 +66,22 @@ def set_routing(model: PreTrainedModel, how: Literal["own", "replay"]) -> None:
             "experts that is known here; set learner.routing=own"
         )
     shape = config.num_hidden_layers, config.num_experts_per_tok
-    setattr(body, ROUTERS, _Routers(names, shape))
+    setattr(body, _ROUTERS, _Routers(names, shape))
 
 
 def replay(body: nn.Module, given_NLK: Tensor | None) -> None:
     """Have ``body`` take these experts when it reads a rectangle, and for its gradient.
 
     Args:
-        body: Without its head; it has ``ROUTERS``.
+        body: Without its head.
         given_NLK: As ``laid_out`` gives them; None for none.
 
     Raises:
         TrainingError: They are of another model.
     """
-    routers: _Routers = getattr(body, ROUTERS)
+    routers: _Routers | None = getattr(body, _ROUTERS, None)
+    if routers is None:
+        return
     if given_NLK is not None and tuple(given_NLK.shape[1:]) != routers.shape:
         raise TrainingError(
             f"routing: the engine reports {tuple(given_NLK.shape[1:])} layers and experts of a "

@@ -195,9 +195,8 @@ class AndroidDevice(Phone):
                 raise EnvironmentFault(
                     f"android: {self._wire.serial} reports no screen size: {said!r}"
                 )
-            self.width, self.height = map(
-                int, found[-1]
-            )  # an override comes after the physical size
+            # An override comes after the physical size.
+            self.width, self.height = map(int, found[-1])
         except BaseException:
             self._let_go()
             raise
