@@ -130,10 +130,11 @@ def write(arguments: argparse.Namespace, rows: Sequence[Row]) -> None:
         "machine": machine(),
         "gpu": driver,
         "versions": versions("turngym", "torch", "transformers", "peft", "vllm"),
-        "rows": rows,
     }
     file = arguments.out / f"{arguments.part}.json"
-    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    lines = ",\n".join("  " + json.dumps(row) for row in rows)
+    text = f'{json.dumps(found, indent=1)[:-2]},\n "rows": [\n{lines}\n ]\n}}\n'
+    file.write_text(text, encoding="utf-8")
 
 
 # Models and engines.

@@ -328,7 +328,10 @@ def _convert(source: Path, target: Path) -> None:
         del model.config.quantization_config
     model.config.name_or_path = ""
     model.save_pretrained(str(target))
-    AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(str(target))
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
+    # transformers 5.17 takes the token that begins a message for the one that ends it.
+    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
+    tokenizer.save_pretrained(str(target))
 
 
 PAD, END = "<|pad|>", "<|end|>"

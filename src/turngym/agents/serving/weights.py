@@ -11,7 +11,6 @@ files below one folder, and from nowhere else.
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +25,7 @@ from turngym.agents.rendering import Renderer
 from turngym.agents.serving.http import BadRequest, Endpoint, Json, json_object, json_response
 from turngym.agents.serving.memory import PrefixCache
 from turngym.agents.serving.requests import parse
+from turngym.provenance import VERSION
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -50,6 +50,8 @@ class SamplingParams(BaseModel):
     """Only the end token, which ends an answer anyway."""
     ignore_eos: bool = False
     """As vLLM has it: the end token is then one of ``stop_token_ids``."""
+    detokenize: bool = True
+    """Answers hold no text, whatever is asked for."""
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 
@@ -267,7 +269,7 @@ class WeightRoutes:
         return json_response({"message": "Weight update finished"})
 
     async def _version(self, request: Request) -> Response:
-        return json_response({"version": f"turngym {importlib.metadata.version('turngym')}"})
+        return json_response({"version": f"turngym {VERSION}"})
 
     async def _weight_info(self, request: Request) -> Response:
         return json_response({"weight_version": self._labels[-1]})

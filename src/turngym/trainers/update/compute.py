@@ -62,6 +62,10 @@ def place(model: PreTrainedModel, config: ComputeConfig, *, move: bool = True) -
     packed = flash if config.packing == "auto" else config.packing == "always"
     compute = Compute(device, DTYPES[config.dtype], config.recompute, packed)
     setattr(plain.base_model, _KEPT, compute)
+    if device.type == "cuda":
+        # cuDNN makes a plan for each new shape, and episodes seldom have the same twice: on an H200
+        # that was a quarter of the processor's time of an update, which the GPU waited for.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return model.to(device) if move else model
 
 

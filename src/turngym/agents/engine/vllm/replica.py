@@ -68,6 +68,9 @@ class Publication:
     expected: NDArray[np.float32]
     """Log-probs of the probe's tokens under these weights, from the second on, [P - 1]; of adapters
     those of every token after each of the longest beginnings of the probe, [K, V]."""
+    before: NDArray[np.float32]
+    """What was expected of the weights before these; of the first ones, of what servers start with.
+    """
 
 
 def version_of(label: str, run: str) -> int | None:
@@ -166,6 +169,8 @@ class Replica:
             params["seed"] = seed
         if sampling.stop:
             params["stop"] = list(sampling.stop)
+        else:  # text would cost the process that answers more than all else: 187 us a token, not 70
+            params["detokenize"] = False
         if routing_from is not None:
             params["routed_experts_prompt_start"] = routing_from
         # What older weights read is never taken for its own.
@@ -246,19 +251,23 @@ class Replica:
         if running != "continue":
             await self.post("/abort_requests", {})
 
-    async def gap(self, new: Publication) -> float:
-        """Return the mean difference between its log-probs and those of the weights it was given.
+    async def gaps(self, new: Publication) -> tuple[float, float]:
+        """Return how far its log-probs are from those of the weights it was given, in the mean.
+
+        The second number is how far they are from those of the weights before.
 
         Raises:
             ReplicaError: No whole answer came.
         """
         if not new.adapters:
-            return float(np.abs(await self.score(new.probe, new) - new.expected).mean())
+            own = await self.score(new.probe, new)
+            return _mean_gap(own, new.expected), _mean_gap(own, new.before)
         # vLLM 0.32 ends when it scores a prompt with adapters beside others that sample.
-        first = len(new.probe) - len(new.expected) + 1
-        asked = (self._one_token(new.probe[: first + k], new) for k in range(len(new.expected)))
-        found = zip(new.expected, await asyncio.gather(*asked), strict=True)
-        return float(np.mean([abs(row[token] - logprob) for row, (token, logprob) in found]))
+        first, count = len(new.probe) - len(new.expected) + 1, len(new.expected)
+        asked = (self._one_token(new.probe[: first + k], new) for k in range(count))
+        tokens, logprobs = zip(*await asyncio.gather(*asked), strict=True)
+        own, at = np.array(logprobs, np.float32), (np.arange(count), tokens)
+        return _mean_gap(own, new.expected[at]), _mean_gap(own, new.before[at])
 
     async def _one_token(self, ids: Sequence[int], weights: Publication) -> tuple[int, float]:
         sampling = Sampling(max_new_tokens=1)
@@ -404,6 +413,10 @@ class Replica:
         except (KeyError, TypeError, ValueError) as error:
             raise ReplicaError(f"{self.url}: an answer that is none: {error!r}") from error
         return Sampled(token_ids=ids, logprobs=logprobs, labels=labels, finish=finish)
+
+
+def _mean_gap(own: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    return float(np.abs(own - expected).mean())
 
 
 def _message(answer: Any) -> str:

@@ -366,4 +366,5 @@ def _named(server: ServerView) -> Publication:
         adapters=server.adapters,
         probe=(),
         expected=np.empty(0, dtype=np.float32),
+        before=np.empty(0, dtype=np.float32),
     )

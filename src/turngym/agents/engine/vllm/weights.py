@@ -73,6 +73,7 @@ class Handover:
         rng = np.random.default_rng(len(tokenizer))
         count = min(_PROBE_TOKENS, model.config.max_position_embeddings - 1)
         self._probe = tuple(rng.integers(0, len(tokenizer), count).tolist())
+        self._expected = self._score({n: state[n] for n in self._names}, self._probe)
         self.model_folder = self.folder / f"model-{self.run}"
         try:
             save_model_dir(model, tokenizer, self.model_folder)
@@ -121,8 +122,7 @@ class Handover:
             version=version,
             file=file.name,
             adapters=adapters,
-            probe=self._probe,
-            expected=self._score(scored, self._probe),
+            **self._expectations(scored),
         )
 
     def _copied(self, weights: Mapping[str, Tensor], version: int, label: str) -> Publication:
@@ -134,9 +134,13 @@ class Handover:
             label=label,
             version=version,
             weights=copied,
-            probe=self._probe,
-            expected=self._score(own, self._probe),
+            **self._expectations(own),
         )
+
+    def _expectations(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return what servers are measured by that have ``weights``."""
+        before, self._expected = self._expected, self._score(weights, self._probe)
+        return {"probe": self._probe, "expected": self._expected, "before": before}
 
     def _score(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> NDArray[np.float32]:
         """Return what is expected of ``ids`` under ``weights``, without a copy of them."""

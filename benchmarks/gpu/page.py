@@ -1,0 +1,133 @@
+"""Write what one H200 gave, as it is stored, into docs/gpu.md."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
+
+from harness import RESULTS, ROOT, put_section
+
+FOLDER, PAGE = RESULTS / "gpu", ROOT / "docs" / "gpu.md"
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Write the section."""
+    parts = {name: json.loads((FOLDER / f"{name}.json").read_text("utf-8")) for name in TABLES}
+    found = parts["language"]
+    versions = ", ".join(f"{name} {of}" for name, of in sorted(found["versions"].items()))
+    gpu, cores = found["gpu"].partition(",")[0], found["machine"]["cores"]
+    lines = [f"{found['date']}, {gpu}, {cores} cores; {versions}."]
+    for name, table in TABLES.items():
+        lines += ["", *table(parts[name]["rows"])]
+    put_section(PAGE, "h200", "\n".join(lines))
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def smoke(rows: Sequence[Row]) -> list[str]:
+    """Return how far log-probs of vLLM are from torch's."""
+    heads = ("update with requests under way", "seconds", "crossed it", *_SIDES)
+    cells = (
+        (
+            row["case"].replace("-", ", "),
+            f"{row['publish_s']:.2f}",
+            f"{row['crossed']} of 16",
+            *(_gap(row[key]) for key in ("gap_before", "gap_after")),
+        )
+        for row in rows
+    )
+    return table(heads, cells)
+
+
+_SIDES = ("gap to torch before: mean, largest", "after")
+
+
+def _gap(found: Row) -> str:
+    return f"{found['mean']:.1e}, {found['max']:.1e}"
+
+
+def learner(rows: Sequence[Row]) -> list[str]:
+    """Return what the learner did."""
+    heads = ("model", "micro-batch", "trained tokens a second", "share of 790 TFLOP/s", "peak GiB")
+    return table(heads, (_trained(row) for row in rows))
+
+
+def _trained(row: Row) -> Sequence[str]:
+    what = f", adapters of rank {row['lora_rank']}" if row["lora_rank"] else ""
+    what += "" if row["recompute"] else ", activations kept"
+    return (
+        row["shape"] + what,
+        f"{row['microbatch_tokens']:,}",
+        f"{row['tokens_per_s']:,.0f}",
+        f"{100 * row['mfu']:.0f} %",
+        f"{row['peak_gib']:.0f}",
+    )
+
+
+def rollout(rows: Sequence[Row]) -> list[str]:
+    """Return how fast engines sampled."""
+    heads = ("model", "engine", "episodes at once", "sampled tokens a second")
+    speeds = (row for row in rows if "tokens_per_s" in row)
+    return table(
+        heads,
+        (
+            (r["shape"], r["engine"], str(r["concurrency"]), f"{r['tokens_per_s']:,.0f}")
+            for r in speeds
+        ),
+    )
+
+
+def language(rows: Sequence[Row]) -> list[str]:
+    """Return what SmolLM2 learned, run by run."""
+    heads = ("run", "seed", "imitation alone", *_CURVE, "held out after", *_COSTS)
+    return table(heads, (_run(row) for row in rows))
+
+
+_CURVE = ("validation", "after 5 updates", "10", "14")
+_COSTS = ("s to play", "s to train", "of these to publish", "largest gap")
+
+
+def _run(row: Row) -> Sequence[str]:
+    by_step = {e["step"]: e[_VALID] for e in row["evaluations"] if _VALID in e}
+    held = [e[_HELD] for e in row["evaluations"] if _HELD in e]
+    timings = [t for t in row["timings"] if t["phase"] == "train"]
+    published = [u["engine/publish_s"] for u in row["updates"]]
+    gaps = [u["train/behaviour_gap_max"] for u in row["updates"] if "train/behaviour_gap_max" in u]
+    costs = (
+        statistics.median(t["rollout_s"] for t in timings if "rollout_s" in t),
+        statistics.median(t["update_s"] for t in timings if "update_s" in t),
+        (published[-1] - published[0]) / max(1, len(published) - 1),
+    )
+    return (
+        row["case"],
+        str(row["seed"]),
+        _percent(held[:1]),
+        *(_percent([by_step[step]] if step in by_step else []) for step in (0, 5, 10, 14)),
+        _percent(held[1:]),
+        *(f"{cost:.1f}" for cost in costs),
+        f"{max(gaps):.2g}",
+    )
+
+
+_HELD, _VALID = "held_out/sampled/success", "validation/success"
+
+
+def _percent(found: Sequence[float]) -> str:
+    return f"{100 * found[0]:.0f} %" if found else ""
+
+
+TABLES = {"language": language, "smoke": smoke, "learner": learner, "rollout": rollout}
+
+if __name__ == "__main__":
+    main()
