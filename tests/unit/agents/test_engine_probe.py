@@ -23,8 +23,21 @@ def test_the_first_update_says_how_much_a_gpu_rounds(dtype: str, first: float) -
     one = fleet(dtype=dtype)  # as measured with SmolLM2-135M on an H200
     assert not one._measured(first, first)
     assert not one._measured(2 * first, 3 * first)
-    assert "more than" in one._measured(4 * first, 9 * first)
+    assert "more than" in one._measured(6 * first, 9 * first)
     assert "more than" in fleet(dtype=dtype)._measured(10 * first, 10 * first)
+
+
+def test_rounding_may_grow_with_the_policy_up_to_a_bound() -> None:
+    one = fleet(dtype="bfloat16")
+    for gap in (0.06, 0.15, 0.4, 0.49):
+        assert not one._measured(gap, gap), gap
+    assert "more than 0.5" in one._measured(0.51, 0.51)
+
+
+def test_on_a_cpu_it_may_not_grow() -> None:
+    one = fleet()
+    assert not one._measured(0.0009, 0.1)
+    assert one._measured(0.003, 0.1)
 
 
 def test_a_server_that_is_nearer_to_the_weights_before_did_not_load() -> None:

@@ -112,7 +112,7 @@ class VllmEngineConfig(StrictModel):
     probe: float | None = Field(default=None, gt=0)
     """Largest mean difference between log-probs of a server and of the weights that it was given,
     measured after each update. None for 0.001, or 0.05 with bfloat16, and where the first update
-    has more, for three times as much, at most 0.01 and 0.5: a GPU rounds more than a CPU."""
+    has more, three times the largest so far, at most 0.01 and 0.5: a GPU rounds more than a CPU."""
     request_timeout_s: float = Field(default=600.0, gt=0)
     """For one answer; a server that takes longer is taken for dead."""
     start_timeout_s: float = Field(default=900.0, gt=0)

@@ -33,8 +33,8 @@ _CROWDED = 1.5
 """A session leaves the server that knows its prefix when that one has so many times the work."""
 _SPARE = 8
 _ROUNDING, _BOUND = 3.0, 10.0
-"""What is taken for rounding: so many times the gap of the first publication, and at most so many
-times the largest gap of the settings."""
+"""What is taken for rounding: so many times the largest gap so far, and at most so many times the
+largest of the settings."""
 _NEARER = 2.0
 """Log-probs so many times nearer to those of the weights before are not those of the new ones."""
 
@@ -101,7 +101,7 @@ class Fleet:
         self._tasks: list[asyncio.Task[None]] = []
         self._is_held = False
         self._rounding: float | None = None
-        """Gap of the first publication at the first server that loaded it."""
+        """Largest gap of a server that had loaded its weights."""
         self.counts = {"engine/restarts": 0.0, "engine/ejected": 0.0, "engine/reloads": 0.0}
 
     async def publish(self, new: Publication) -> None:
@@ -242,7 +242,8 @@ class Fleet:
 
         How much is rounding depends on model, device and precision: on an H200 SmolLM2-135M is 0.06
         to 0.09 away in bfloat16, and 0.004 in float32, where attention multiplies in TF32. So the
-        first publication says how much that is, within a bound.
+        first publication says how much that is, within a bound, and those after it how much it has
+        become: the surer a policy is, the further are tokens of no sense.
 
         Args:
             gap: From the log-probs of the weights that it was given.
@@ -256,7 +257,7 @@ class Fleet:
             largest = max(largest, min(_ROUNDING * rounding, _BOUND * largest))
         if gap > largest:
             return f"{gap:.3g} from those of the weights, more than {largest:.3g}"
-        self._rounding = rounding
+        self._rounding = max(rounding, gap) if gap > self._config.largest_gap else rounding
         return ""
 
     async def _load(self, member: Member, new: Publication, *, is_known: bool) -> None:
