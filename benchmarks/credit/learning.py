@@ -102,13 +102,14 @@ def main() -> int:
 
 
 def stored_comparisons() -> dict[str, Stored]:
-    """Return all stored comparisons."""
+    """Return all stored comparisons with GRPO; widths of groups are none."""
     found = {}
     for task in COMPARISONS:
         if (STORED / f"{task}.json").exists():
             runs, protocol = read_stored(task, STORED)
             [ranking] = rank(runs, protocol=protocol)
-            found[task] = Stored(ranking=ranking, runs=runs)
+            if ranking.reference == "grpo":
+                found[task] = Stored(ranking=ranking, runs=runs)
     return found
 
 
