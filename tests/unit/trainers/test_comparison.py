@@ -128,7 +128,7 @@ def test_without_a_file_the_shipped_settings_are_used(tmp_path: Path) -> None:
         (
             {"compared": [ComparedAlgo(name="a", algo="grpo", settings=("env.id=text/taxi",))]},
             [],
-            "--set a:env.id: an algorithm of its own may only have algo, engine, learner, ",
+            "a:env.id: --set and --try may only have algo, engine, learner, ",
         ),
         (
             {"compared": [ComparedAlgo(name="a", algo="ppo", settings=(NULL,))]},

@@ -183,8 +183,8 @@ def _check_keys(sources: Sequence[str], compared: Sequence[ComparedAlgo]) -> Non
         for key in (setting.split("=")[0] for setting in one.settings):
             if key.split(".")[0] not in _OWN:
                 raise ConfigError(
-                    f"--set {one.name}:{key}: an algorithm of its own may only have "
-                    f"{', '.join(_OWN)}; what is the same for all stands without --set"
+                    f"{one.name.partition('~')[0]}:{key}: --set and --try may only have "
+                    f"{', '.join(_OWN)}; what is the same for all stands without them"
                 )
 
 
