@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,29 @@ class Comparison:
     ``learning.py --complete`` trains them, with the settings that the search chose."""
     seeds: int | None = None
     """Seeds that are reported, where it is not the number that was asked for."""
+    again: str | None = None
+    """The comparison that this one repeats with fresh seeds."""
+
+    def whole(self, name: str) -> str | None:
+        """Return the method that an algorithm is a control or a part of, None for a method."""
+        if name in self.parts:
+            return self.parts[name][0]
+        base, _, control = name.rpartition("-")
+        return base if control in ("shuffled", "constant") else None
+
+    def only(self, names: Collection[str]) -> Comparison:
+        """Return the comparison of some of its algorithms, with what is said of these."""
+
+        def kept(values: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(v for v in values if v.partition(":")[0] in {*names, "*"})
+
+        return replace(
+            self,
+            algos=tuple(algo for algo in self.algos if algo.partition("=")[0] in names),
+            settings=kept(self.settings),
+            tries=kept(self.tries),
+            controls=tuple(name for name in self.controls if name in names),
+        )
 
     def arguments(self, seeds: int, out: str, *, jobs: int = 2) -> list[str]:
         """Return what stands behind ``turngym``."""
@@ -159,6 +182,18 @@ ARCHER_WEAK = (
     "algo.advantage.critic.demonstrations=256",
     "algo.advantage.critic.pretrain_steps=1000",
 )
+# The estimator learns from the same episodes, long before the policy moves.
+SPA_WEAK = (
+    "algo.rewards.0.demonstrations=256",
+    "algo.rewards.0.warmup_until=null",
+    "algo.rewards.0.warmup_steps=1000",
+    "algo.rewards.0.batch_episodes=16",
+)
+# Its shares compared in the group, in the place of a value model that learns from nothing.
+SPA_GROUP = (
+    'algo.advantage={"type": "group_relative", "terms": [{"rewards": ["progress"], '
+    '"returns": "reward_to_go", "unit": "turn"}]}',
+)
 WIDTHS = ("grpo-4=grpo", "grpo-8=grpo", "grpo-16=grpo", "grpo-32=grpo")
 COMPARISONS = {
     # Who learns from the demonstrations of the warm start, and how.
@@ -177,11 +212,17 @@ COMPARISONS = {
         config="credit_ablations",
         shared=("evaluation.held_out_tasks=256", *WEAK),
         episodes=640,
-        algos=("grpo", "grpo_demos", "grpo_demos-won=grpo_demos", "archer_demos"),
+        algos=(
+            *("grpo", "grpo_demos", "grpo_demos-won=grpo_demos", "archer_demos"),
+            *("gigpo", "ppo", "spa=spa_offline", "spa-group=spa_offline"),
+        ),
         settings=(
             *_for("grpo_demos", *SHOWN),
             *_for("grpo_demos-won", *WON),
             *_for("archer_demos", *ARCHER_WEAK),
+            *_for("gigpo", *GIGPO),
+            *_for("spa", *SPA_WEAK),
+            *_for("spa-group", *SPA_WEAK, *SPA_GROUP),
         ),
         tries=(
             "grpo:learner.lr=3e-4",
@@ -192,6 +233,11 @@ COMPARISONS = {
             "grpo_demos-won:rollout.groups_per_step=2",
             "archer_demos:learner.lr=3e-4",
             "archer_demos:algo.advantage.critic.pretrain_steps=2000",
+            *(
+                f"{name}:{setting}"
+                for name in ("gigpo", "ppo", "spa", "spa-group")
+                for setting in ("learner.lr=3e-4", "rollout.groups_per_step=2")
+            ),
         ),
         tuning_seeds=1,
         first_seed=2,
@@ -229,8 +275,8 @@ COMPARISONS = {
     "gains": Comparison(
         config="credit_city",
         episodes=1920,
-        algos=("grpo", "igpo-paper=igpo"),
-        settings=_for("igpo-paper", *IGPO_PAPER),
+        algos=("grpo", "igpo-paper=igpo", "infopo", "gigpo", "ppo"),
+        settings=(*_for("igpo-paper", *IGPO_PAPER), *_for("gigpo", *GIGPO)),
         tries=("*:rollout.groups_per_step=8", "*:learner.lr=1.5e-3"),
         controls=("igpo-paper",),
         parts={
@@ -256,6 +302,33 @@ COMPARISONS = {
             "archer:algo.advantage.critic.max_tokens=112",
         ),
         tuning_seeds=1,
+    ),
+    # The two winners again beside GRPO, on fresh seeds, with what the searches above chose.
+    "weak-again": Comparison(
+        config="credit_ablations",
+        shared=("evaluation.held_out_tasks=256", *WEAK),
+        episodes=640,
+        algos=("grpo", "grpo_demos-won=grpo_demos", "archer_demos"),
+        settings=(
+            *_for("grpo", "rollout.groups_per_step=2"),
+            *_for("grpo_demos-won", *WON, "rollout.groups_per_step=2"),
+            *_for("archer_demos", *ARCHER_WEAK, "algo.advantage.critic.pretrain_steps=2000"),
+        ),
+        first_seed=12,
+        seeds=10,
+        again="weak",
+    ),
+    "gains-again": Comparison(
+        config="credit_city",
+        episodes=1920,
+        algos=("grpo", "igpo-paper=igpo"),
+        settings=(
+            *_for("grpo", "rollout.groups_per_step=8"),
+            *_for("igpo-paper", *IGPO_PAPER, "rollout.groups_per_step=8"),
+        ),
+        first_seed=12,
+        seeds=10,
+        again="gains",
     ),
     # How wide groups should be at equal episodes (the question of BroRL).
     "width": Comparison(

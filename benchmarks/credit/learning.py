@@ -3,7 +3,7 @@
     make learning                     # some hours on 2 cores; stop it any time, it resumes
     make learning ARGS="--stored"     # trains nothing: the page from benchmarks/results/credit
     make learning ARGS="--stored --tasks demonstrations --reference grpo_demos"    # prints
-    make learning ARGS="--complete --tasks gains"    # trains what stored numbers lack: seeds, parts
+    make learning ARGS="--complete --tasks gains"    # trains what stored numbers lack
 
 Every comparison is one ``turngym compare`` with the settings that its report lists, and has a
 section of its own on the page. What stands between the sections is written by hand and kept.
@@ -38,19 +38,23 @@ from results import PAGE
 from turngym.reports.comparison import rank
 from turngym.reports.overall import overall
 from turngym.reports.runs import FinishedRun, Protocol, find_runs, read_protocol
-from turngym.reports.tables import write_report
+from turngym.reports.tables import NOTES, SCALING_NOTES, write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERVIEW = PAGE.parent / "credit.md"
 STORED = ROOT / "benchmarks" / "results" / "credit"
 
 
-OPENING = """## Turn-level credit at equal episodes
+OPENING = f"""## Turn-level credit at equal episodes
 
     make learning
 
 One torch thread for each run, no GPU. Within a seed all methods begin with one model and meet the
-same training tasks in the same order. Minutes are those of a machine with other work to do."""
+same training tasks in the same order. Minutes are those of a machine with other work to do.
+
+{NOTES.format(level="in its row")}
+
+{SCALING_NOTES}"""
 
 
 def main() -> int:
@@ -109,7 +113,8 @@ def stored_comparisons() -> dict[str, Stored]:
             runs, protocol = read_stored(task, STORED)
             [ranking] = rank(runs, protocol=protocol)
             if ranking.reference == "grpo":
-                found[task] = Stored(ranking=ranking, runs=runs)
+                comparison = COMPARISONS[task]
+                found[task] = Stored(comparison=comparison, ranking=ranking, runs=runs)
     return found
 
 
@@ -124,10 +129,11 @@ def compare(arguments: Sequence[str]) -> int:
 
 
 def complete(task: str, out: Path, *, jobs: int) -> int:
-    """Train what was asked for and is not stored, with the settings that were chosen.
+    """Train what was asked for and is not stored.
 
-    Seeds that an algorithm lacks, and all seeds of a winner without one of its parts. They lie in
-    ``out`` beside what is there, and resume. The stored numbers then hold both.
+    New algorithms, with a search of their own; then, with the settings that were chosen, seeds that
+    an algorithm lacks and all seeds of a winner without one of its parts. They lie in ``out``
+    beside what is there, and resume. The stored numbers then hold both.
 
     Returns:
         The exit status of ``turngym compare``.
@@ -136,6 +142,15 @@ def complete(task: str, out: Path, *, jobs: int) -> int:
         sys.exit(f"{task}: there are no stored numbers to complete; train it without --complete")
     runs, protocol = read_stored(task, out)
     comparison = COMPARISONS[task]
+    names = {algo.partition("=")[0] for algo in comparison.algos}
+    if new := names - set(protocol.presets):
+        folder = out / "added"
+        added = comparison.only(new).arguments(len(protocol.seeds), str(folder), jobs=jobs)
+        if code := compare(added):
+            return code
+        runs += find_runs([folder])[0]
+        protocol = protocol.joined(read_protocol([folder]))
+        store(task, runs, protocol)
     protocol = with_parts(protocol, comparison)
     done = {(run.algo, run.seed) for run in runs}
     together: dict[tuple[int, ...], list[str]] = defaultdict(list)
@@ -228,6 +243,8 @@ def section(task: str, out: Path) -> str:
         name = f"credit-{task}-{plot.name}"
         shutil.copy(plot, PAGE.parent / "assets" / name)
         body = body.replace(f"]({plot.name})", f"](assets/{name})")
+    legends = NOTES[:30], SCALING_NOTES[:30]  # they stand once, in the opening
+    body = "\n\n".join(p for p in body.split("\n\n") if not p.startswith(legends))
     title, _, rest = body.partition("\n")
     stored = STORED / f"{task}.json"
     content = json.loads(stored.read_text(encoding="utf-8"))

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from comparisons import Comparison
 
-from turngym.reports.comparison import Ranking, RankingEntry
+from turngym.reports.comparison import Ranking, RankingEntry, rank
 from turngym.reports.overall import ranks
 from turngym.reports.runs import FinishedRun
 from turngym.reports.tables import episodes
@@ -20,8 +21,9 @@ FEWEST = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A comparison as it is stored."""
+    """A comparison as it is stored, against GRPO."""
 
+    comparison: Comparison
     ranking: Ranking
     runs: Sequence[FinishedRun]
 
@@ -30,9 +32,14 @@ class Stored:
         """The one that the others are measured against."""
         return next(e for e in self.ranking.entries if e.algo == self.ranking.reference)
 
+    @property
+    def methods(self) -> list[RankingEntry]:
+        """Those that are no control and lack no part."""
+        return [e for e in self.ranking.entries if self.comparison.whole(e.algo) is None]
+
     def places(self) -> dict[str, Estimate]:
         """Return the place of each method by held-out success, seeds resampled."""
-        many = [one.algo for one in self.ranking.entries if len(one.seeds) >= FEWEST]
+        many = [one.algo for one in self.methods if len(one.seeds) >= FEWEST]
         held_out = {
             algo: [np.array([run.held_out for run in self.runs if run.algo == algo])]
             for algo in many
@@ -41,24 +48,23 @@ class Stored:
 
 
 def overview(found: Mapping[str, Stored]) -> str:
-    """Return the table of methods by tasks, and one of ends, places and costs."""
-    methods = list(dict.fromkeys(e.algo for one in found.values() for e in one.ranking.entries))
+    """Return the tables: methods by tasks, ends and costs, fresh seeds, controls and parts."""
+    first = {name: one for name, one in found.items() if one.comparison.again is None}
+    tables = [
+        ("Area under the curve, minus that of GRPO", by_task(first)),
+        ("Ends, places and costs", ends(first)),
+        ("The winners again, with fresh seeds", repeated(found)),
+        ("What controls and missing parts cost", lacking(first)),
+    ]
+    return "\n\n".join("\n".join([f"### {title}", "", *table]) for title, table in tables)
+
+
+def by_task(found: Mapping[str, Stored]) -> list[str]:
+    """Return a row for each method, a column for each comparison."""
+    methods = list(dict.fromkeys(e.algo for one in found.values() for e in one.methods))
     headers = ["method", *(f"{name}: {head(one)}" for name, one in found.items())]
-    matrix = [[method, *(gain(one, method) for one in found.values())] for method in methods]
-    rows = [row for name, one in found.items() for row in details(name, one)]
-    titles = ["comparison", "method", "seeds", "held-out", "place", "episodes to GRPO's end",
-              "tokens", "minutes", "credit"]  # fmt: skip
-    return "\n".join(
-        [
-            "### Area under the curve, minus that of GRPO",
-            "",
-            *markdown_table(headers, matrix),
-            "",
-            "### Ends, places and costs",
-            "",
-            *markdown_table(titles, rows),
-        ]
-    )
+    rows = [[method, *(gain(one, method) for one in found.values())] for method in methods]
+    return markdown_table(headers, rows)
 
 
 def head(one: Stored) -> str:
@@ -77,20 +83,84 @@ def gain(one: Stored, method: str) -> str:
     return percent(entry.area_gain, signed=True)
 
 
-def details(name: str, one: Stored) -> list[list[str]]:
-    """Return a row for each method of a comparison, tokens and minutes as multiples of GRPO's."""
-    places, base = one.places(), one.reference
-    return [
-        [
-            name,
-            entry.algo,
-            str(len(entry.seeds)),
-            percent(entry.held_out),
-            figure(places.get(entry.algo), digits=1),
-            episodes(entry.reach, one.ranking.budget),
-            f"{entry.tokens / base.tokens:.2f}",
-            f"{entry.seconds / base.seconds:.1f}",
-            percent(entry.credit_share),
+def ends(found: Mapping[str, Stored]) -> list[str]:
+    """Return a row for each method of each comparison; tokens and minutes in those of GRPO."""
+    headers = ["comparison", "method", "seeds", "held-out", "place", "episodes to GRPO's end",
+               "tokens", "minutes", "credit"]  # fmt: skip
+    rows = []
+    for name, one in found.items():
+        places, base = one.places(), one.reference
+        rows += [
+            [
+                name,
+                entry.algo,
+                str(len(entry.seeds)),
+                percent(entry.held_out),
+                figure(places.get(entry.algo), digits=1),
+                episodes(entry.reach, one.ranking.budget),
+                f"{entry.tokens / base.tokens:.2f}",
+                f"{entry.seconds / base.seconds:.1f}",
+                percent(entry.credit_share),
+            ]
+            for entry in one.methods
         ]
-        for entry in one.ranking.entries
-    ]
+    return markdown_table(headers, rows)
+
+
+def repeated(found: Mapping[str, Stored]) -> list[str]:
+    """Return the methods of a repeated comparison: first seeds, fresh ones, and both together."""
+    headers = ["comparison", "method", "seeds", "held-out", "held-out − GRPO's", "area",
+               "area − GRPO's"]  # fmt: skip
+    rows = []
+    for again in found.values():
+        name = again.comparison.again
+        if name is None or name not in found:
+            continue
+        algos = {entry.algo for entry in again.ranking.entries}
+        before = [run for run in found[name].runs if run.algo in algos]
+        parts = {"first": before, "fresh": again.runs, "together": [*before, *again.runs]}
+        for part, runs in parts.items():
+            [ranking] = rank(runs)
+            rows += [
+                [
+                    name,
+                    entry.algo,
+                    f"{len(entry.seeds)} {part}",
+                    percent(entry.held_out),
+                    difference(entry.held_out_gain),
+                    percent(entry.area),
+                    difference(entry.area_gain),
+                ]
+                for entry in ranking.entries
+            ]
+    return markdown_table(headers, rows)
+
+
+def lacking(found: Mapping[str, Stored]) -> list[str]:
+    """Return each control and each method without a part, beside the whole method."""
+    headers = ["comparison", "instead of", "this", "seeds", "held-out", "held-out, difference",
+               "area, difference"]  # fmt: skip
+    rows = []
+    for name, one in found.items():
+        wholes = {e.algo: one.comparison.whole(e.algo) for e in one.ranking.entries}
+        for whole in dict.fromkeys(filter(None, wholes.values())):
+            [ranking] = rank(one.runs, reference=whole)
+            rows += [
+                [
+                    name,
+                    whole,
+                    entry.algo,
+                    str(len(entry.seeds)),
+                    percent(entry.held_out),
+                    difference(entry.held_out_gain),
+                    difference(entry.area_gain),
+                ]
+                for entry in ranking.entries
+                if wholes[entry.algo] == whole
+            ]
+    return markdown_table(headers, rows)
+
+
+def difference(found: Estimate | None) -> str:
+    """Return a difference with its sign, a dash for the reference itself."""
+    return "–" if found is None else percent(found, signed=True)

@@ -81,6 +81,19 @@ class Protocol:
     tuning: Mapping[str, Any] = field(default_factory=dict)
     """Of the search: ``seeds``, ``episodes_each`` and what was ``tried``; empty without one."""
 
+    def joined(self, other: Protocol) -> Protocol:
+        """Return both as one, with both searches; where they name the same, ``other`` holds."""
+        tuning = {**self.tuning, **other.tuning}
+        if self.tuning and other.tuning:
+            tuning["seeds"] = sorted({*self.tuning["seeds"], *other.tuning["seeds"]})
+            tuning["tried"] = {**self.tuning["tried"], **other.tuning["tried"]}
+        return Protocol(
+            presets={**self.presets, **other.presets},
+            settings={**self.settings, **other.settings},
+            seeds=self.seeds | other.seeds,
+            tuning=tuning,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return asdict(self) | {"seeds": sorted(self.seeds)}
@@ -190,11 +203,13 @@ def read_protocol(folders: Sequence[Path]) -> Protocol:
         file = folder / COMPARISON_FILE
         if file.exists():
             content = json.loads(file.read_text(encoding="utf-8"))
-            found = Protocol(
-                presets={**found.presets, **content.get("presets", {})},
-                settings={**found.settings, **content["settings"]},
-                seeds=found.seeds | set(content.get("seeds", ())),
-                tuning=content.get("tuning") or found.tuning,
+            found = found.joined(
+                Protocol(
+                    presets=content.get("presets", {}),
+                    settings=content["settings"],
+                    seeds=frozenset(content.get("seeds", ())),
+                    tuning=content.get("tuning") or {},
+                )
             )
     return found
 

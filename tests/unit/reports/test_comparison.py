@@ -12,7 +12,7 @@ import pytest
 from helpers.runs import write_run
 from turngym.errors import ConfigError, UnknownNameError
 from turngym.reports.comparison import rank
-from turngym.reports.runs import Protocol, find_runs, read_run
+from turngym.reports.runs import Protocol, find_runs, read_protocol, read_run
 
 SLOW = [(0.0, 0.1, 0.2, 0.3, 0.4), (0.0, 0.2, 0.3, 0.4, 0.6)]
 QUICK = [(0.0, 0.4, 0.6, 0.7, 0.8), (0.0, 0.6, 0.8, 0.9, 0.9)]
@@ -165,6 +165,18 @@ def test_what_is_unfair_or_missing_is_said(tmp_path: Path) -> None:
         "search budgets differ: some algorithms had more tries than others",
         "seeds 0, 1 chose the settings and are among those reported: what they say is too good",
     ]
+
+
+def test_two_comparisons_together_keep_both_searches(tmp_path: Path) -> None:
+    for name, seeds, chosen in (("grpo", [2, 3], True), ("quick", [2, 4], False)):
+        (tmp_path / name).mkdir()
+        tuning = {"seeds": [0], "episodes_each": 800, "tried": {name: [{"chosen": chosen}]}}
+        content = {"settings": {name: ["learner.lr=1"]}, "seeds": seeds, "tuning": tuning}
+        (tmp_path / name / "comparison.json").write_text(json.dumps(content))
+    found = read_protocol([tmp_path / "grpo", tmp_path / "quick", tmp_path])
+    assert found.seeds == {2, 3, 4}
+    assert found.tuning["seeds"] == [0]
+    assert found.tuning["tried"] == {"grpo": [{"chosen": True}], "quick": [{"chosen": False}]}
 
 
 def test_settings_that_differ_are_shown_for_every_algorithm(tmp_path: Path) -> None:
