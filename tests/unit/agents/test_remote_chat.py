@@ -200,7 +200,11 @@ async def test_tool_call_becomes_the_action_and_its_answer_a_tool_message() -> N
     assert rows[3] == {"role": "tool", "tool_call_id": "call1", "content": ONE_CALL_A_TURN}
 
 
-@pytest.mark.parametrize("arguments", ["{query: maze", "[1, 2]", '"maze"'])
+@pytest.mark.parametrize(
+    "arguments",
+    ["{query: maze", "[1, 2]", '"maze"', "[" * 3000 + "]" * 3000],
+    ids=["broken", "list", "text", "deep"],
+)
 async def test_tool_call_with_invalid_json_is_an_invalid_action(arguments: str) -> None:
     completion, _ = await ask([answer(None, calls=[("search", arguments)])], tools=TOOLS)
     found = JsonTools(TOOLS).parse(completion.message.content)
@@ -265,3 +269,18 @@ async def test_a_resumed_conversation_sends_what_was_said_before() -> None:
         await conversation.close()  # type: ignore[misc]
     rows = [(row["role"], row["content"]) for row in server.bodies[0]["messages"]]
     assert rows == [("user", "hi"), ("assistant", "go north"), ("user", "a wall")]
+
+
+async def test_a_broken_call_goes_into_a_new_conversation_as_text() -> None:
+    """A server refuses an answer to a call that it is not shown."""
+    async with fake_server(answer("I look.", calls=[("search", "{query:")])) as server:
+        conversation = RemoteChat(ChatConfig(model="tiny", base_url=server.url)).open(0)
+        completion = await conversation.complete([user("find it")], tools=TOOLS)
+        await conversation.restart()
+        refused = ChatMessage(message=Message(role="tool", content="no JSON"))
+        await conversation.complete([user("find it"), completion.entry, refused], tools=TOOLS)
+        await conversation.close()  # type: ignore[misc]
+    said = 'I look.\n{"name": "search", "arguments": "{query:"}'
+    rows = [(row["role"], row["content"]) for row in server.bodies[1]["messages"]]
+    assert rows == [("user", "find it"), ("assistant", said), ("user", "no JSON")]
+    assert not any("tool_calls" in row for row in server.bodies[1]["messages"])
