@@ -207,7 +207,8 @@ class _Session:
     async def _ask(self, observation: Seen, info: Seen) -> Any:
         if is_coroutine_function(self._act):
             return await cast("Awaitable[Any]", self._act(observation, info))
-        return await self._threads.run(lambda: self._act(observation, info))
+        found = await self._threads.run(lambda: self._act(observation, info))
+        return await found if inspect.isawaitable(found) else found  # a lambda, a decorator
 
 
 def is_coroutine_function(value: Any) -> bool:

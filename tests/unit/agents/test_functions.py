@@ -71,6 +71,13 @@ def test_an_object_whose_call_is_a_coroutine_is_awaited() -> None:
     assert play(Agent(), 1, 1)[0].turns[0].action.content == "go north"
 
 
+def test_a_coroutine_that_a_plain_function_returns_is_awaited() -> None:
+    async def act(observation: Any, info: Any) -> str:
+        return "go north"
+
+    assert play(lambda *seen: act(*seen), 1, 1)[0].turns[0].action.content == "go north"
+
+
 async def one(policy: FunctionPolicy, **limits: Any) -> Trajectory:
     return await rollout(turngym.make("text/maze"), policy, specs(1)[0], **limits)
 
