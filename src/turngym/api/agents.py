@@ -47,6 +47,8 @@ def make_policy(spec: str) -> Policy:
     """
     if spec in _SCRIPTED:
         return _SCRIPTED[spec]()
+    if spec == HUMAN:
+        raise ConfigError(f"agent {HUMAN!r}: plays at the command line alone: turngym eval, replay")
     if spec.split(" ")[0].endswith(".toml"):
         return _from_file(spec)
     if spec == "oracle":  # renamed

@@ -43,6 +43,8 @@ def test_a_near_miss_names_the_agent_that_was_meant() -> None:
         make_policy("exper")
     with pytest.raises(ConfigError, match="agent 'oracle': has a new name: expert"):
         make_policy("oracle")
+    with pytest.raises(ConfigError, match="agent 'human': plays at the command line alone"):
+        make_policy("human")
 
 
 def test_a_file_without_a_name_is_asked_for_one() -> None:
