@@ -194,6 +194,7 @@ class _Session:
         if not isinstance(text, str):
             kind = type(text).__name__
             raise ConfigError(f"the agent's function: an action is a str, got {kind}")
+        text = text.encode(errors="replace").decode()  # half of a unicode pair: no file holds it
         seen = (Message(role="user", content=observation["text"]),)
         return PolicyTurn(observation=seen, action=Message(role="assistant", content=text))
 
