@@ -50,6 +50,30 @@ def test_a_slip_of_the_keyboard(capsys: Captured, arguments: list[str], line: st
     assert told.endswith(" --help'")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["eval", "text/maze", *EXPERT, "--out", ""],
+        ["eval", "text/maze", *EXPERT, "--out="],
+        ["view", ""],
+        ["serve", "gateway", "--upstream", "http://localhost", "--out", "x", "--model", ""],
+    ],
+)
+def test_an_empty_argument_is_no_folder_and_no_name(
+    capsys: Captured, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = complaint(capsys, *arguments)
+    place = (arguments[-1] or arguments[-2]).removesuffix("=")
+    assert said == f"{place}: what follows is empty; is a variable of the shell not set?"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_in_the_place_of_a_folder_is_refused_first(capsys: Captured, tmp_path: Path) -> None:
+    said = complaint(capsys, "check", "task", "text/maze/test/0", "--page", str(tmp_path))
+    assert said == f"--page {tmp_path}: is a folder; wanted a file"
+
+
 def test_debug_adds_the_traceback(capsys: Captured) -> None:
     assert main(["play", "text/mze", "--debug"]) == 2
     shown = capsys.readouterr().err
