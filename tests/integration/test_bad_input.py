@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -95,6 +96,26 @@ def test_an_unknown_id_names_the_nearest_id(capsys: Captured) -> None:
     assert complaint(capsys, "play", "turngym/Maz-v0") == (
         "unknown environment 'turngym/Maz-v0'. Did you mean 'turngym/Maze-v0'?"
     )
+
+
+@pytest.mark.parametrize(
+    ("env", "option", "line"),
+    [
+        ("search/world-2hop", "articles=x", r"search/world-2hop with articles='x': TypeError: .*"),
+        pytest.param(
+            "swe/bugs-sample",
+            "step_reward=nan",
+            "option step_reward: wanted a number, got 'nan'",
+            marks=pytest.mark.extra("bwrap"),
+        ),
+    ],
+)
+def test_an_option_of_a_wrong_type_is_one_line(
+    capsys: Captured, env: str, option: str, line: str
+) -> None:
+    said = complaint(capsys, "eval", env, *EXPERT, "--env-option", option)
+    assert re.fullmatch(line, said)
+    assert "raised from" not in said
 
 
 def test_an_unknown_family_names_the_nearest(capsys: Captured) -> None:
