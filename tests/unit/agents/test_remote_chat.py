@@ -85,6 +85,13 @@ async def test_answer_comes_with_what_it_cost() -> None:
     assert server.bodies[0]["temperature"] == 0.0
 
 
+async def test_what_the_server_does_not_count_is_not_known_instead_of_nothing() -> None:
+    body = answer_body("go north")
+    del body["usage"]
+    completion, _ = await ask([send_json(body)], input_usd_per_mtok=1.0)
+    assert completion.usage.keys() == {"requests", "retries", "seconds"}
+
+
 async def test_wrong_key_is_one_line_that_names_the_variable_and_not_the_key() -> None:
     reply = refuse(401, f"Incorrect API key provided: {KEY}")
     with pytest.raises(ConfigError, match=r"the key is refused \(401\); set OPENAI_API_KEY") as e:

@@ -173,7 +173,7 @@ class Endpoint:
                 f"{self._who()}: no whole answer within {self.config.turn_timeout_s:g} s"
             ) from error
         usage = self._usage(answer, tries=tries, seconds=time.monotonic() - started)
-        self._limits.charge(usage["prompt_tokens"] + usage["completion_tokens"])
+        self._limits.charge(sum(usage_of(answer)))
         return Reply(body=answer, usage=usage)
 
     async def stream(self, path: str, body: Body) -> AsyncGenerator[dict[str, Any], None]:
@@ -297,14 +297,11 @@ class Endpoint:
         return PolicyFault(text)
 
     def _usage(self, answer: dict[str, Any], *, tries: int, seconds: float) -> dict[str, float]:
+        usage = {"requests": tries + 1.0, "retries": float(tries), "seconds": seconds}
         read, sampled = usage_of(answer)
-        usage = {
-            "prompt_tokens": read,
-            "completion_tokens": sampled,
-            "requests": tries + 1.0,
-            "retries": float(tries),
-            "seconds": seconds,
-        }
+        if not read:  # the server does not say: what was spent is not known, and not 0
+            return usage
+        usage |= {"prompt_tokens": read, "completion_tokens": sampled}
         config = self.config
         if config.input_usd_per_mtok or config.output_usd_per_mtok:
             spent = read * config.input_usd_per_mtok + sampled * config.output_usd_per_mtok
