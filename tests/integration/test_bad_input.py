@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -50,6 +51,30 @@ def test_a_slip_of_the_keyboard(capsys: Captured, arguments: list[str], line: st
     assert told.endswith(" --help'")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["eval", "text/maze", *EXPERT, "--out", ""],
+        ["eval", "text/maze", *EXPERT, "--out="],
+        ["view", ""],
+        ["serve", "gateway", "--upstream", "http://localhost", "--out", "x", "--model", ""],
+    ],
+)
+def test_an_empty_argument_is_no_folder_and_no_name(
+    capsys: Captured, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = complaint(capsys, *arguments)
+    place = (arguments[-1] or arguments[-2]).removesuffix("=")
+    assert said == f"{place}: what follows is empty; is a variable of the shell not set?"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_in_the_place_of_a_folder_is_refused_first(capsys: Captured, tmp_path: Path) -> None:
+    said = complaint(capsys, "check", "task", "text/maze/test/0", "--page", str(tmp_path))
+    assert said == f"--page {tmp_path}: is a folder; wanted a file"
+
+
 def test_debug_adds_the_traceback(capsys: Captured) -> None:
     assert main(["play", "text/mze", "--debug"]) == 2
     shown = capsys.readouterr().err
@@ -71,6 +96,26 @@ def test_an_unknown_id_names_the_nearest_id(capsys: Captured) -> None:
     assert complaint(capsys, "play", "turngym/Maz-v0") == (
         "unknown environment 'turngym/Maz-v0'. Did you mean 'turngym/Maze-v0'?"
     )
+
+
+@pytest.mark.parametrize(
+    ("env", "option", "line"),
+    [
+        ("search/world-2hop", "articles=x", r"search/world-2hop with articles='x': TypeError: .*"),
+        pytest.param(
+            "swe/bugs-sample",
+            "step_reward=nan",
+            "option step_reward: wanted a number, got 'nan'",
+            marks=pytest.mark.extra("bwrap"),
+        ),
+    ],
+)
+def test_an_option_of_a_wrong_type_is_one_line(
+    capsys: Captured, env: str, option: str, line: str
+) -> None:
+    said = complaint(capsys, "eval", env, *EXPERT, "--env-option", option)
+    assert re.fullmatch(line, said)
+    assert "raised from" not in said
 
 
 def test_an_unknown_family_names_the_nearest(capsys: Captured) -> None:

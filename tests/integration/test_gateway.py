@@ -278,3 +278,18 @@ async def test_environment_s_tools_are_offered_over_mcp_and_its_rewards_recorded
     assert trajectory.turns[-1].reward > 0
     assert trajectory.stop_reason is StopReason.TERMINATED
     assert json.loads((tmp_path / FILE).read_text().splitlines()[0])["version"] == 1
+
+
+async def test_an_end_without_a_score_judges_and_pays_what_is_left(tmp_path: Path) -> None:
+    from mcp.client.client import Client
+
+    def open_room() -> HostedEnv:
+        return HostedEnv(turngym.make("text/mailroom"), env_id="turngym/MailRoom-v0")
+
+    async with bench(out=tmp_path, env=open_room, **local()) as found:
+        opened = await control(found, "/episodes", {})
+        async with Client(opened["mcp_url"]) as tools, client(opened["base_url"]) as agent:
+            await agent.chat.completions.create(model="m", messages=[row("user", "send it")])
+            await tools.call_tool("send", {"carrier": "coach"})
+        ended = await control(found, f"/episodes/{opened['episode']}/end", {})
+    assert ended["return"] == ended["score"] > 0

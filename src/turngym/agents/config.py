@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -52,6 +53,10 @@ class EndpointConfig(StrictModel):
         url = (self.base_url or os.environ.get("OPENAI_BASE_URL") or OWN_URL).rstrip("/")
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"model {self.model!r}: base_url {url!r}: wanted http:// before it")
+        try:
+            _ = urlsplit(url).port
+        except ValueError as error:
+            raise ConfigError(f"model {self.model!r}: base_url {url!r}: {error}") from error
         return url
 
     @property
@@ -59,13 +64,19 @@ class EndpointConfig(StrictModel):
         """The key. Servers of one's own usually want none, but the client does.
 
         Raises:
-            ConfigError: OpenAI is meant and the variable is not set, or the address is none.
+            ConfigError: OpenAI is meant and the variable is not set, it holds what no header can,
+                or the address is none.
         """
         key = os.environ.get(self.api_key_env)
         if self.url == OWN_URL and not key:
             raise ConfigError(
                 f"model {self.model!r}: no key for {self.url}; set {self.api_key_env}, or base_url "
                 "for a server of your own"
+            )
+        if key and not (key.isascii() and key.isprintable()):
+            raise ConfigError(
+                f"model {self.model!r}: {self.api_key_env} holds what no request can carry: a line "
+                "end, or a letter beyond ASCII"
             )
         return key or _NO_KEY
 

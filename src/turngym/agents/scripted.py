@@ -194,6 +194,7 @@ class _Session:
         if not isinstance(text, str):
             kind = type(text).__name__
             raise ConfigError(f"the agent's function: an action is a str, got {kind}")
+        text = text.encode(errors="replace").decode()  # half of a unicode pair: no file holds it
         seen = (Message(role="user", content=observation["text"]),)
         return PolicyTurn(observation=seen, action=Message(role="assistant", content=text))
 
@@ -207,7 +208,8 @@ class _Session:
     async def _ask(self, observation: Seen, info: Seen) -> Any:
         if is_coroutine_function(self._act):
             return await cast("Awaitable[Any]", self._act(observation, info))
-        return await self._threads.run(lambda: self._act(observation, info))
+        found = await self._threads.run(lambda: self._act(observation, info))
+        return await found if inspect.isawaitable(found) else found  # a lambda, a decorator
 
 
 def is_coroutine_function(value: Any) -> bool:

@@ -8,6 +8,7 @@ import inspect
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,9 @@ def make_policy(spec: str) -> Policy:
     """
     if spec in _SCRIPTED:
         return _SCRIPTED[spec]()
-    if spec.split(" ")[0].endswith(".toml"):
+    if spec == HUMAN:
+        raise ConfigError(f"agent {HUMAN!r}: plays at the command line alone: turngym eval, replay")
+    if _first_word(spec).endswith(".toml"):
         return _from_file(spec)
     if spec == "oracle":  # renamed
         raise ConfigError("agent 'oracle': has a new name: expert")
@@ -82,7 +85,7 @@ def _from_file(spec: str) -> Policy:
     except ValueError as error:
         raise ConfigError(f"agent {path!r}: {error}") from error
     kind = content.get("type", "openai")
-    if kind not in _MODELS:
+    if not isinstance(kind, str) or kind not in _MODELS:
         raise unknown_name("agent type", str(kind), _MODELS)
     return _built(spec, _MODELS[kind][0], [content, *settings])
 
@@ -105,6 +108,13 @@ def _built(
         if path.startswith((".", "/", "~")) and not Path(path).expanduser().is_dir():
             raise ConfigError(f"agent {spec!r}: there is no such folder")
     return build_agent(config)
+
+
+def _first_word(spec: str) -> str:
+    """Return what stands before the settings; quotes keep its blanks."""
+    with suppress(ValueError, IndexError):  # said by ``_words``, or of no model
+        return shlex.split(spec)[0]
+    return spec
 
 
 def _words(spec: str, text: str) -> list[str]:
@@ -170,16 +180,15 @@ def agent_digest(spec: str) -> str | None:
 
     ``spec``, as for ``make_policy``, names weights, settings in a file, or a function in a module.
     """
-    first = spec.split(" ")[0]
-    if first.endswith(".toml"):
+    if (first := _first_word(spec)).endswith(".toml"):
         return digest_of(Path(first).expanduser())
-    kind, _, rest = first.partition(":")
+    kind, _, rest = spec.partition(":")
     if kind in ("openai", "completions") or not rest:
         return None
     if kind == "run":
-        return _checkpoint_digest(spec, Path(spec.partition(":")[2]).expanduser())
+        return _checkpoint_digest(spec, Path(rest).expanduser())
     if kind == "hf" or kind.endswith(".py"):
-        return digest_of(Path(rest if kind == "hf" else kind).expanduser())
+        return digest_of(Path(_first_word(rest) if kind == "hf" else kind).expanduser())
     try:
         found = importlib.util.find_spec(kind)
     except (ImportError, ValueError):

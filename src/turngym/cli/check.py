@@ -16,7 +16,7 @@ import typer
 
 from turngym import registry
 from turngym.cli.arguments import Env, Json, counted, key_values
-from turngym.cli.output import print_json, progress, say, table, writable_folder
+from turngym.cli.output import print_json, progress, say, table, writable_file
 from turngym.environments.gym.registration import about, make, options_of
 from turngym.errors import ConfigError, unknown_name
 from turngym.plugins import import_attribute
@@ -143,7 +143,7 @@ def check_a_task(
     started = time.perf_counter()
     reports: list[CheckReport] = []
     if page is not None:
-        writable_folder(page.parent, "--page")
+        writable_file(page, "--page")
     if (Path(target) / "task.toml").is_file():
         reports.append(check_form(Path(target)))
     make_env, wanted, name = _task_target(target)

@@ -315,7 +315,8 @@ def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:
     except TurnGymError:
         raise
     except Exception as error:
-        reason = describe(error)
+        # Gymnasium adds the whole specification to what the environment said.
+        reason = describe(error).partition(" was raised from the environment creator")[0]
         if plan.env_options:
             options = ", ".join(f"{key}={value!r}" for key, value in plan.env_options.items())
             raise ConfigError(f"{entry.short_name} with {options}: {reason}") from error

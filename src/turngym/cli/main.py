@@ -6,6 +6,7 @@ import atexit
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -31,6 +32,7 @@ from turngym.cli.simulate import audit, simulate
 from turngym.cli.tasks import app as tasks_app
 from turngym.cli.train import app as config_app
 from turngym.cli.train import compare, train
+from turngym.errors import ConfigError
 
 app = typer.Typer(
     help="turngym: the gym where LLM agents learn turn by turn.", pretty_exceptions_enable=False
@@ -109,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with suppress(io.UnsupportedOperation):  # something was read already
             sys.stdin.reconfigure(errors="replace")
     try:
+        _refuse_empty(arguments)
         command = typer.main.get_command(app)
         code = command.main(args=arguments, prog_name="turngym", standalone_mode=False)
         sys.stdout.flush()
@@ -122,6 +125,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if known is None:
             raise
         return known
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Refuse ``--out ""``, which as a path would be the folder that the user stands in."""
+    for before, argument in zip(["turngym", *arguments], arguments, strict=False):
+        if not argument or re.fullmatch(r"--[a-z-]+=", argument):
+            raise ConfigError(
+                f"{before if not argument else argument[:-1]}: what follows is empty; is a "
+                "variable of the shell not set?"
+            )
 
 
 def _end(code: int) -> NoReturn:

@@ -105,6 +105,17 @@ def writable_folder(path: Path, option: str = "--out") -> Path:
     return path
 
 
+def writable_file(path: Path, option: str = "--out") -> None:
+    """Make the folder of ``path``, which ``option`` names, before there is something to write.
+
+    Raises:
+        ConfigError: It is a folder itself, or nothing can be written to the one around it.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{option} {path}: is a folder; wanted a file")
+    writable_folder(path.parent, option)
+
+
 FINE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 # Typer keeps its own copy of Click in some releases; both have this family tree.

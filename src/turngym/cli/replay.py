@@ -12,7 +12,7 @@ import typer
 
 from turngym.api.agents import FORMS, HUMAN, make_policy
 from turngym.cli.arguments import EnvOptions, Json, complete_env, env_options
-from turngym.cli.output import print_json, say, writable_folder
+from turngym.cli.output import print_json, say, writable_file, writable_folder
 from turngym.cli.play import interruptible, play_from
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, EpisodeError, UnknownNameError
@@ -64,7 +64,7 @@ def replay(
     if out is not None:
         if agent in (None, HUMAN):
             raise ConfigError("--out: is for what an --agent plays on, and that no person")
-        writable_folder(out.parent)
+        writable_file(out)
     found = find_recorded(run, episode)
     options = {**found.options, **env_options(env_option)}
     number = turn or max(1, len(found.trajectory.turns))

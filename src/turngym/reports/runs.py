@@ -115,7 +115,9 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[FinishedRun], list[Path]]:
         places += [path for path in shown if is_run(path)]
     unique = sorted(p for p in set(places) if p.name not in SHARED_FOLDERS)
     if not unique:
-        raise ConfigError(f"{', '.join(map(str, folders))}: no training run in here")
+        raise ConfigError(
+            f"{', '.join(map(str, folders))}: no training run and no evaluation in here"
+        )
     done = [path for path in unique if (path / "summary.json").exists()]
     return [read_run(path) for path in done], [path for path in unique if path not in done]
 

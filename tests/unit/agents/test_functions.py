@@ -71,6 +71,20 @@ def test_an_object_whose_call_is_a_coroutine_is_awaited() -> None:
     assert play(Agent(), 1, 1)[0].turns[0].action.content == "go north"
 
 
+def test_a_coroutine_that_a_plain_function_returns_is_awaited() -> None:
+    async def act(observation: Any, info: Any) -> str:
+        return "go north"
+
+    assert play(lambda *seen: act(*seen), 1, 1)[0].turns[0].action.content == "go north"
+
+
+def test_half_of_a_unicode_pair_is_said_as_it_is_recorded() -> None:
+    [played] = play(lambda *_: "go \ud83e", 1, 1)
+    assert played.turns[0].action.content == "go ?"
+    assert played.turns[0].invalid_action is not None
+    assert "'go ?'" in played.turns[0].invalid_action
+
+
 async def one(policy: FunctionPolicy, **limits: Any) -> Trajectory:
     return await rollout(turngym.make("text/maze"), policy, specs(1)[0], **limits)
 

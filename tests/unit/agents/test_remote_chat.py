@@ -3,6 +3,8 @@
 import json
 import zlib
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from turngym.agents.config import ChatConfig
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.chat import ONE_CALL_A_TURN, RemoteChat
 from turngym.agents.remote.endpoint import RateLimit
-from turngym.agents.remote.wire import png
+from turngym.agents.remote.wire import png, retry_after_s
 from turngym.environments.core.actions import InvalidAction, JsonTools
 from turngym.errors import ConfigError, PolicyFault
 from turngym.types import Message, Turn
@@ -83,6 +85,13 @@ async def test_answer_comes_with_what_it_cost() -> None:
     assert server.bodies[0]["temperature"] == 0.0
 
 
+async def test_what_the_server_does_not_count_is_not_known_instead_of_nothing() -> None:
+    body = answer_body("go north")
+    del body["usage"]
+    completion, _ = await ask([send_json(body)], input_usd_per_mtok=1.0)
+    assert completion.usage.keys() == {"requests", "retries", "seconds"}
+
+
 async def test_wrong_key_is_one_line_that_names_the_variable_and_not_the_key() -> None:
     reply = refuse(401, f"Incorrect API key provided: {KEY}")
     with pytest.raises(ConfigError, match=r"the key is refused \(401\); set OPENAI_API_KEY") as e:
@@ -99,7 +108,8 @@ async def test_unknown_model_names_the_nearest() -> None:
 async def test_server_that_is_not_there_is_a_wrong_setting() -> None:
     config = ChatConfig(model="m", base_url="http://127.0.0.1:9/v1", retry_wait_s=0.01)
     conversation = RemoteChat(config).open(0)
-    with pytest.raises(ConfigError, match="no server answers there; is the server running"):
+    why = r"no server answers there \(.*(refused|failed).*\); is the server running"
+    with pytest.raises(ConfigError, match=why):
         await conversation.complete([user("hi")])
     await conversation.close()  # type: ignore[misc]
 
@@ -136,6 +146,35 @@ async def test_half_an_answer_is_asked_for_again(half: Reply) -> None:
     with pytest.raises((PolicyFault, ConfigError)) as error:
         await ask([half], max_retries=1)
     assert "\n" not in str(error.value)
+
+
+async def test_half_of_a_unicode_pair_becomes_a_question_mark() -> None:
+    async with fake_server(answer("go \ud83e"), answer("go")) as server:
+        conversation = RemoteChat(ChatConfig(model="tiny", base_url=server.url)).open(0)
+        assert (await conversation.complete([user("hi")])).message.content == "go ?"
+        await conversation.complete([user("what?")])
+        await conversation.close()  # type: ignore[misc]
+    assert server.bodies[1]["messages"][1]["content"] == "go ?"
+
+
+async def test_error_with_status_200_is_named() -> None:
+    reply = send_json({"error": {"message": "overloaded", "code": 503}})
+    with pytest.raises(PolicyFault, match=r"in 2 tries: an error instead of an answer: .*overload"):
+        await ask([reply], max_retries=1)
+
+
+async def test_answer_that_nests_too_deep_is_asked_for_again() -> None:
+    deep = send(b'{"choices": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    completion, _ = await ask([deep, answer("whole")])
+    assert completion.message.content == "whole"
+
+
+def test_retry_after_is_a_number_or_a_date() -> None:
+    assert retry_after_s("1.5") == 1.5
+    assert retry_after_s("-1") == retry_after_s("Thu, 01 Jan 2026 00:00:00 GMT") == 0.0
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+    assert 60 < (retry_after_s(soon) or 0) <= 90
+    assert [retry_after_s(odd) for odd in ("", "soon", "\xb2")] == [None] * 3
 
 
 async def test_endless_answer_ends_with_the_time_of_the_turn() -> None:
@@ -200,7 +239,11 @@ async def test_tool_call_becomes_the_action_and_its_answer_a_tool_message() -> N
     assert rows[3] == {"role": "tool", "tool_call_id": "call1", "content": ONE_CALL_A_TURN}
 
 
-@pytest.mark.parametrize("arguments", ["{query: maze", "[1, 2]", '"maze"'])
+@pytest.mark.parametrize(
+    "arguments",
+    ["{query: maze", "[1, 2]", '"maze"', "[" * 3000 + "]" * 3000],
+    ids=["broken", "list", "text", "deep"],
+)
 async def test_tool_call_with_invalid_json_is_an_invalid_action(arguments: str) -> None:
     completion, _ = await ask([answer(None, calls=[("search", arguments)])], tools=TOOLS)
     found = JsonTools(TOOLS).parse(completion.message.content)
@@ -242,6 +285,22 @@ def test_an_address_without_its_scheme_is_one_line() -> None:
         RemoteChat(ChatConfig(model="mine", base_url="127.0.0.1:8000/v1"))
 
 
+@pytest.mark.parametrize("url", ["http://[::1/v1", "http://localhost:99999/v1", "http://a:b/v1"])
+def test_an_address_that_is_none_is_one_line(url: str) -> None:
+    with pytest.raises(ConfigError, match="model 'mine': base_url "):
+        RemoteChat(ChatConfig(model="mine", base_url=url))
+
+
+@pytest.mark.parametrize("key", ["sk-clé-1234567890", "sk-1234567890\n"])
+def test_a_key_that_no_request_can_carry_is_one_line(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY holds what no request can carry") as e:
+        RemoteChat(ChatConfig(model="mine", base_url="http://localhost:8000/v1"))
+    assert "sk-" not in str(e.value)
+
+
 def test_rate_limit_spreads_requests_evenly_after_a_burst() -> None:
     limit = RateLimit(60.0)  # one a second
     waits = [limit.reserve(1, now=100.0) for _ in range(5)]
@@ -265,3 +324,18 @@ async def test_a_resumed_conversation_sends_what_was_said_before() -> None:
         await conversation.close()  # type: ignore[misc]
     rows = [(row["role"], row["content"]) for row in server.bodies[0]["messages"]]
     assert rows == [("user", "hi"), ("assistant", "go north"), ("user", "a wall")]
+
+
+async def test_a_broken_call_goes_into_a_new_conversation_as_text() -> None:
+    """A server refuses an answer to a call that it is not shown."""
+    async with fake_server(answer("I look.", calls=[("search", "{query:")])) as server:
+        conversation = RemoteChat(ChatConfig(model="tiny", base_url=server.url)).open(0)
+        completion = await conversation.complete([user("find it")], tools=TOOLS)
+        await conversation.restart()
+        refused = ChatMessage(message=Message(role="tool", content="no JSON"))
+        await conversation.complete([user("find it"), completion.entry, refused], tools=TOOLS)
+        await conversation.close()  # type: ignore[misc]
+    said = 'I look.\n{"name": "search", "arguments": "{query:"}'
+    rows = [(row["role"], row["content"]) for row in server.bodies[1]["messages"]]
+    assert rows == [("user", "find it"), ("assistant", said), ("user", "no JSON")]
+    assert not any("tool_calls" in row for row in server.bodies[1]["messages"])

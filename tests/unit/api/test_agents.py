@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.policy import EpisodeContext
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
-from turngym.api.agents import make_policy
+from turngym.api.agents import agent_digest, make_policy
 from turngym.errors import ConfigError, UnknownNameError
 
 CONTEXT = EpisodeContext(env_id="e", task_id="t", seed=0, instructions="")
@@ -43,6 +44,8 @@ def test_a_near_miss_names_the_agent_that_was_meant() -> None:
         make_policy("exper")
     with pytest.raises(ConfigError, match="agent 'oracle': has a new name: expert"):
         make_policy("oracle")
+    with pytest.raises(ConfigError, match="agent 'human': plays at the command line alone"):
+        make_policy("human")
 
 
 def test_a_file_without_a_name_is_asked_for_one() -> None:
@@ -65,6 +68,22 @@ def test_remote_model_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(ConfigError, match="no key for https"):
         make_policy("openai:gpt-9")
+
+
+def test_a_file_of_settings_may_have_blanks_in_its_name(module: Path) -> None:
+    file, spec = module / "my agent.toml", "'my agent.toml' prompt=react"
+    file.write_text('model = "mine"\nbase_url = "http://localhost:8000/v1"\n')
+    assert isinstance(make_policy(spec), ChatAgent)
+    before = agent_digest(spec)
+    file.write_text(file.read_text() + "reflection = 1\n")
+    assert None not in {before, agent_digest(spec)}
+    assert before != agent_digest(spec)
+    (module / "my own.py").write_text("def act(seen, info): return 'wait'\n")
+    (module / "my model").mkdir()
+    assert None not in {agent_digest("my own.py:act"), agent_digest("hf:'my model' context=64")}
+    file.write_text('type = ["openai"]\n')
+    with pytest.raises(ConfigError, match="unknown agent type"):
+        make_policy(spec)
 
 
 def test_a_missing_module_is_named() -> None:

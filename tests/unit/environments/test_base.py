@@ -8,6 +8,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
+import turngym
 from helpers.envs import AsyncLadderEnv, AsyncReplayLadderEnv, LadderEnv, ReplayLadderEnv
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome, TurnEnv
@@ -257,6 +258,8 @@ def test_render_shows_the_last_text_in_ansi_mode_only():
         each.step("fly")
     assert "'fly'" in str(env.render())
     assert blind.render() is None
+    with pytest.raises(ConfigError, match=r"render_mode of MazeEnv 'human'\. Known: ansi"):
+        turngym.make("text/maze", render_mode="human")
 
 
 def test_the_name_defaults_to_that_of_the_class():

@@ -133,7 +133,7 @@ def test_runs_that_trained_nothing_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_runs_and_a_broken_run_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no training run in here"):
+    with pytest.raises(ConfigError, match="no training run and no evaluation in here"):
         find_runs([tmp_path])
     with pytest.raises(ConfigError, match="no such folder"):
         find_runs([tmp_path / "gone"])

@@ -135,6 +135,19 @@ async def test_bad_messages_are_named(kind: str, data: Any, code: str, part: str
         assert part in found["message"]
 
 
+async def test_a_message_of_bytes_is_read_as_one_of_text() -> None:
+    import websockets
+
+    async with (
+        client(open_maze) as (_, url),
+        websockets.connect(f"ws{url.removeprefix('http')}/ws") as socket,
+    ):
+        for body in (b'{"type": "state"}', b"\xff", '{"type": "state"}'):
+            await socket.send(body)
+        kinds = [json.loads(await socket.recv())["type"] for _ in range(3)]
+    assert kinds == ["state", "error", "state"]
+
+
 async def test_one_more_session_than_there_may_be_is_refused() -> None:
     import websockets
 

@@ -148,7 +148,7 @@ class _ChatConversation(_Visit):
                 waiting = []
             if role == "assistant":
                 rows.append(_row_of_answer(entry))
-                waiting = list(entry.call_ids)
+                waiting = [call["id"] for call in rows[-1].get("tool_calls", ())]
             elif role == "tool" and waiting:
                 done, *others = waiting
                 rows.append(_result(done, entry.message.content))
@@ -221,7 +221,7 @@ def _call(function: Mapping[str, Any]) -> tuple[str, Any]:
         return str(function.get("name")), raw if raw is not None else {}
     try:
         return str(function.get("name")), json.loads(raw) if raw.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return str(function.get("name")), raw
 
 
@@ -231,21 +231,19 @@ def _action(name: str, arguments: Any) -> str:
 
 
 def _row_of_answer(entry: ChatMessage) -> Row:
+    """Return an answer said before; one with a call whose arguments are no object stays text."""
     message = entry.message
-    row: Row = {
-        "role": "assistant",
-        "content": message.content if entry.spoken is None else entry.spoken,
-    }
-    if entry.call_ids and len(entry.call_ids) == len(message.tool_calls):
-        row["tool_calls"] = [
-            {
-                "id": name,
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
-            }
-            for name, call in zip(entry.call_ids, message.tool_calls, strict=True)
-        ]
-    return row
+    if not entry.call_ids or len(entry.call_ids) != len(message.tool_calls):
+        return {"role": "assistant", "content": message.content}
+    calls = [
+        {
+            "id": name,
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+        }
+        for name, call in zip(entry.call_ids, message.tool_calls, strict=True)
+    ]
+    return {"role": "assistant", "content": entry.spoken, "tool_calls": calls}
 
 
 class CompletionsEngine:

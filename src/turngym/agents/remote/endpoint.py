@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 import time
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from turngym.agents.config import EndpointConfig
 from turngym.agents.policy import ContextOverflow
-from turngym.agents.remote.wire import Scrubber, usage_of
+from turngym.agents.remote.wire import Scrubber, retry_after_s, usage_of
 from turngym.errors import ConfigError, PolicyFault, missing_extra, unknown_name
 
 if TYPE_CHECKING:
@@ -151,10 +152,14 @@ class Endpoint:
         async def ask() -> dict[str, Any]:
             try:
                 found = await self._now().post(path, body=dict(body), cast_to=object)
-            except ValueError as error:  # what came is no JSON to its end
+                # Half of a unicode pair becomes "?": no file and no later request can hold it.
+                found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
+            except (ValueError, RecursionError) as error:  # what came is no JSON to its end
                 raise HalfAnswer("the answer broke off") from error
             if not isinstance(found, dict):
                 raise HalfAnswer("the answer is no JSON object")
+            if found.get("error") and not found.get("choices"):
+                raise HalfAnswer(f"an error instead of an answer: {found['error']}")
             if check is not None:
                 check(found)
             return found
@@ -168,7 +173,7 @@ class Endpoint:
                 f"{self._who()}: no whole answer within {self.config.turn_timeout_s:g} s"
             ) from error
         usage = self._usage(answer, tries=tries, seconds=time.monotonic() - started)
-        self._limits.charge(usage["prompt_tokens"] + usage["completion_tokens"])
+        self._limits.charge(sum(usage_of(answer)))
         return Reply(body=answer, usage=usage)
 
     async def stream(self, path: str, body: Body) -> AsyncGenerator[dict[str, Any], None]:
@@ -247,9 +252,9 @@ class Endpoint:
         """Return seconds until the next try; a server that says how long is believed."""
         wait = min(_LONGEST_WAIT_S, self.config.retry_wait_s * 2.0**tries)
         response = getattr(error, "response", None)
-        asked = None if response is None else response.headers.get("retry-after")
-        if asked is not None and asked.replace(".", "", 1).isdigit():
-            wait = min(_LONGEST_WAIT_S, float(asked))
+        asked = None if response is None else retry_after_s(response.headers.get("retry-after", ""))
+        if asked is not None:
+            wait = min(_LONGEST_WAIT_S, asked)
             self._limits.pause(wait)
             return wait * (1 + self._jitter.random() / 4)
         return wait * (1 - self._jitter.random() / 2)
@@ -284,18 +289,19 @@ class Endpoint:
     def _given_up(self, error: Exception, tries: int) -> Exception:
         text = f"{self._who()}: no whole answer in {tries + 1} tries: {self._shown(error)}"
         if isinstance(error, self._openai.APIConnectionError) and not self._ever_answered:
-            return ConfigError(f"{self._who()}: no server answers there; is the server running?")
+            cause = error.__cause__ or error
+            why = self.scrubber.text(" ".join(str(cause).split()) or type(cause).__name__)
+            return ConfigError(
+                f"{self._who()}: no server answers there ({why}); is the server running?"
+            )
         return PolicyFault(text)
 
     def _usage(self, answer: dict[str, Any], *, tries: int, seconds: float) -> dict[str, float]:
+        usage = {"requests": tries + 1.0, "retries": float(tries), "seconds": seconds}
         read, sampled = usage_of(answer)
-        usage = {
-            "prompt_tokens": read,
-            "completion_tokens": sampled,
-            "requests": tries + 1.0,
-            "retries": float(tries),
-            "seconds": seconds,
-        }
+        if not read:  # the server does not say: what was spent is not known, and not 0
+            return usage
+        usage |= {"prompt_tokens": read, "completion_tokens": sampled}
         config = self.config
         if config.input_usd_per_mtok or config.output_usd_per_mtok:
             spent = read * config.input_usd_per_mtok + sampled * config.output_usd_per_mtok

@@ -18,7 +18,10 @@ import re
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -82,6 +85,15 @@ def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(choices, Sequence) and choices and isinstance(choices[0], Mapping):
         return choices[0]
     return {}
+
+
+def retry_after_s(header: str) -> float | None:
+    """Return the seconds that ``Retry-After`` asks for, as a number or a date; None if neither."""
+    with suppress(ValueError):
+        return max(0.0, float(header))
+    with suppress(ValueError, TypeError):  # no date, or one without a zone
+        return max(0.0, (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds())
+    return None
 
 
 def _count(found: Any) -> float:

@@ -21,7 +21,7 @@ from turngym.coroutines import awaited, forked
 from turngym.environments.core.actions import ActionFormat, InvalidAction, JsonTools
 from turngym.environments.core.limits import Limit, Parsed
 from turngym.environments.core.spaces import Info, Unicode, text_observation_space
-from turngym.errors import ConfigError, EnvironmentFault, SnapshotError
+from turngym.errors import ConfigError, EnvironmentFault, SnapshotError, unknown_name
 from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task
 from turngym.types import StopReason
 
@@ -137,6 +137,9 @@ class EpisodeCore:
         return self
 
     def __init__(self, *, render_mode: str | None = None) -> None:
+        known = self.metadata.get("render_modes", ())
+        if render_mode is not None and render_mode not in known:
+            raise unknown_name(f"render_mode of {type(self).__name__}", str(render_mode), known)
         self.observation_space = text_observation_space()
         self.action_space = Unicode()
         self.render_mode = render_mode

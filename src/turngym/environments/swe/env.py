@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from functools import wraps
 from typing import Any, ClassVar, Literal, Unpack, cast
@@ -19,7 +20,7 @@ from turngym.environments.terminal.env import ShellEnv, ShellOptions
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.host import BackendName
 from turngym.environments.workspace.tools import Done, Parameter, Tool
-from turngym.errors import unknown_name
+from turngym.errors import ConfigError, unknown_name
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Split, Task
@@ -161,6 +162,9 @@ class SweEnv(RepairEnv):
             raise unknown_name("statement style", style, STYLES)
         if reward not in ("resolved", "partial"):
             raise unknown_name("reward", reward, ("resolved", "partial"))
+        for name, value in (("step_reward", step_reward), ("gate", gate)):
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise ConfigError(f"option {name}: wanted a number, got {value!r}")
         require_pytest()
         found = open_tasks(tasks, project, style)
         require_projects(found)

@@ -104,7 +104,7 @@ class TaskFile:
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if content.pop("format") != FORMAT:
+            if content.pop("format", None) != FORMAT:
                 raise ConfigError(f"{path}: wanted task format {FORMAT}")
             tests = content["tests"] = [
                 f"{file}::{name}" for file, names in content["tests"].items() for name in names

@@ -330,9 +330,11 @@ class Gateway:
         stop = StopReason.TERMINATED if error is None else StopReason.ERROR_POLICY
         if error is None and episode.hosted is not None:
             stop = StopReason.TRUNCATED_ENV  # the environment had not come to an end of its own
-        if score is None and episode.hosted is not None:
+        if score is None and error is None and episode.hosted is not None:
             try:
-                score = episode.hosted.score()
+                async with episode.lock:  # a tool call may be under way
+                    episode.recorder.reward(await episode.hosted.end())
+                    score = episode.hosted.score()
             except EnvironmentFault as fault:
                 stop, error = StopReason.ERROR_REWARD, str(fault)
         trajectory = await self._episodes.end(episode, stop, score=score, error=error)

@@ -234,11 +234,9 @@ class Call:
         if self._needs_tokens and (prompt_ids is None or generation is None):
             raise ConfigError("upstream gives no token ids with log-probs, and tokens=yes asks for")
         read, sampled = usage_of(answer)
-        counted = {
-            "prompt_tokens": read or float(len(prompt_ids or ())),
-            "completion_tokens": sampled or float(len(generation.token_ids) if generation else 0),
-            "requests": 1.0,
-        }
+        if not read and prompt_ids is not None and generation is not None:
+            read, sampled = float(len(prompt_ids)), float(len(generation.token_ids))
+        counted = {"prompt_tokens": read, "completion_tokens": sampled} if read else {}
         try:
             message = messages_of([{**only_choice(answer)["message"], "role": "assistant"}])[0]
         except BadRequest as error:
@@ -248,7 +246,7 @@ class Call:
             message,
             prompt_ids=prompt_ids,
             generation=generation,
-            usage=usage or counted,
+            usage={"requests": 1.0, **counted, **(usage or {})},
         )
 
 

@@ -229,7 +229,7 @@ class OpenEnvServer:
         try:
             session = self._session()
             try:
-                while (said := await _said(session, await socket.receive_text())) is not None:
+                while (said := await _said(session, await _received(socket))) is not None:
                     await socket.send_text(said)
                 await socket.close()
             finally:
@@ -302,10 +302,20 @@ class OpenEnvServer:
         return {"name": self._env_id, "description": rules}
 
 
-async def _said(session: Session, text: str) -> str | None:
+async def _received(socket: WebSocket) -> bytes:
+    """Return the next message, of text or of bytes."""
+    from starlette.websockets import WebSocketDisconnect
+
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message["code"])
+    return message.get("bytes") or (message.get("text") or "").encode()
+
+
+async def _said(session: Session, body: bytes) -> str | None:
     """Return the answer to one message; None where it ends the session."""
     try:
-        message = json_object(text.encode())
+        message = json_object(body)
     except BadRequest as error:
         return _error("INVALID_JSON", error.message)
     kind, data = message.get("type"), message.get("data", {})

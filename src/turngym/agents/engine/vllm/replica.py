@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.protocol import Experts, Sampling
+from turngym.agents.remote.wire import retry_after_s
 from turngym.errors import PolicyFault
 from turngym.plugins import import_extra
 
@@ -338,8 +339,8 @@ class Replica:
             async with limit:
                 response, content = await self._ask(method, path, body)
                 while response.status in _BUSY:  # it has more requests than it takes
-                    asked = response.headers.get("retry-after", "")
-                    await asyncio.sleep(min(float(asked or _BUSY_S), _LONGEST_BUSY_S))
+                    asked = retry_after_s(response.headers.get("retry-after", ""))
+                    await asyncio.sleep(min(_BUSY_S if asked is None else asked, _LONGEST_BUSY_S))
                     response, content = await self._ask(method, path, body)
             text = content.decode()
             # What answers a request for adapters is text.
