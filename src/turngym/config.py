@@ -50,7 +50,8 @@ def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, 
     """Merge ``sources`` left to right and validate once.
 
     A table is merged key by key; a table whose ``type`` changes, and a block that is set to the
-    name of a preset, replace what was there. A list is replaced as a whole; ``key.0.path=value``
+    name of a preset, replace what was there. ``null`` empties a table whose keys are free
+    (``env.options=null``). A list is replaced as a whole; ``key.0.path=value``
     changes one element of a list that an earlier source gave.
 
     Args:
@@ -188,6 +189,9 @@ def _expand(cls: type[BaseModel], tree: Mapping[str, Any]) -> Tree:
     expanded: Tree = {}
     for key, value in tree.items():
         expanded[key] = value
+        if value is None and key in cls.model_fields:
+            annotation = cls.model_fields[key].annotation
+            expanded[key] = _Replace() if get_origin(annotation) is dict else None
         for model in _models(cls.model_fields[key].annotation) if key in cls.model_fields else ():
             if isinstance(value, str) and issubclass(model, StrictModel) and model.preset_folder:
                 expanded[key] = _Replace(_preset(key, value, model.preset_folder))
