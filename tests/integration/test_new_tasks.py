@@ -186,6 +186,10 @@ def test_a_broken_problem_is_one_line(
         ({"judge": "return 3"}, "judge: ConfigError: judge result: score is 3.0"),
         ({"expert": "[]"}, "expert: TypeError: wanted a list of at least one action, got []"),
         ({"expert": "[1 / 0]"}, "expert: ZeroDivisionError"),
+        (
+            {"expert": "['true']\n\n    files = {'/usr/a': ''}"},
+            "set_up: GuestError: [Errno 30] Read-only file system: '/usr/a'",
+        ),
     ],
 )
 def test_a_judge_or_expert_that_raises_is_a_fault_with_file_and_line_and_never_a_zero(
@@ -329,12 +333,23 @@ def test_data_may_be_csv_or_parquet(
 
 @pytest.mark.parametrize(
     ("kind", "name", "says"),
-    [("gam", "mine", "Did you mean 'game'?"), ("game", "My Game", "wanted small letters")],
+    [
+        ("gam", "mine", "Did you mean 'game'?"),
+        ("game", "My Game", "wanted small letters"),
+        ("game", "turngym", "name 'turngym': is one of Python's own or ours; choose another"),
+        ("shell", "json", "name 'json': is one of"),
+        ("shell", "class", "name 'class': is one of"),
+    ],
 )
 def test_new_says_what_it_wants(
     folder: Path, kind: str, name: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert says in _error(["new", kind, name], capsys)
+
+
+def test_new_says_where_it_cannot_write(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = _error(["new", "game", "mine", "--out", "/proc/none"], capsys)
+    assert line.startswith("--out /proc/none: cannot be written to")
 
 
 def test_questions_that_stand_in_a_corpus_are_found(
