@@ -22,6 +22,7 @@ Tree = dict[str, Any]
 
 _RECIPES = Path("configs")
 """Where a checkout once had them: ``configs/demo.toml`` still names the recipe ``demo``."""
+_CONTAINERS = ("model_type", "dict_type", "list_type", "tuple_type")
 _OVERRIDE = re.compile(r"^(?P<key>[A-Za-z_][\w.-]*)=(?P<value>.*)$", re.DOTALL)
 
 
@@ -50,7 +51,8 @@ def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, 
     """Merge ``sources`` left to right and validate once.
 
     A table is merged key by key; a table whose ``type`` changes, and a block that is set to the
-    name of a preset, replace what was there. A list is replaced as a whole; ``key.0.path=value``
+    name of a preset, replace what was there. ``null`` empties a table whose keys are free
+    (``env.options=null``). A list is replaced as a whole; ``key.0.path=value``
     changes one element of a list that an earlier source gave.
 
     Args:
@@ -130,13 +132,13 @@ def toml_files(folder: Traversable) -> dict[str, Traversable]:
 def _read(path: Path, *, bare: str = "") -> Tree:
     """Return a TOML file; ``bare`` is a block for which a text may stand."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         hint = ""
         if path.suffix != ".toml":
             example = f", for example {bare}={path}" if bare else ""
             hint = f"; an override is written key.path=value{example}"
-        elif near := _near(path.name, (p.name for p in path.parent.glob("*.toml"))):
+        elif near := _near(path.name, (p.name for p in path.parent.glob("*.toml") if p != path)):
             hint = f". Did you mean {str(path.with_name(near))!r}?"
         raise ConfigError(f"{path}: cannot be read ({error.strerror}){hint}") from error
     except ValueError as error:  # not TOML, or not UTF-8
@@ -188,13 +190,18 @@ def _expand(cls: type[BaseModel], tree: Mapping[str, Any]) -> Tree:
     expanded: Tree = {}
     for key, value in tree.items():
         expanded[key] = value
-        for model in _models(cls.model_fields[key].annotation) if key in cls.model_fields else ():
+        if key not in cls.model_fields:
+            continue
+        annotation = cls.model_fields[key].annotation
+        if value is None and get_origin(annotation) is dict:
+            expanded[key] = _Replace()
+        is_list = get_origin(annotation) in (tuple, list)
+        for model in _models(annotation):
             if isinstance(value, str) and issubclass(model, StrictModel) and model.preset_folder:
                 expanded[key] = _Replace(_preset(key, value, model.preset_folder))
-            elif isinstance(value, str) and issubclass(model, StrictModel) and model.bare_key:
-                expanded[key] = {model.bare_key: value}
-            elif isinstance(value, list) and issubclass(model, StrictModel) and model.bare_key:
-                bare = model.bare_key
+            elif isinstance(value, str) and not is_list and (bare := _bare_key(model)):
+                expanded[key] = {bare: value}
+            elif isinstance(value, list) and (bare := _bare_key(model)):
                 expanded[key] = [{bare: one} if isinstance(one, str) else one for one in value]
             elif isinstance(value, Mapping):
                 expanded[key] = _expand(model, value)
@@ -262,6 +269,8 @@ def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:
         return f"{where}: has to be set; it has no default"
     if kind in ("model_type", "dict_type"):
         message = f"Input should be an object: {where}.KEY=value sets a key of it"
+    if kind in _CONTAINERS and isinstance(got, str) and got.startswith(("[", "{")):
+        message += ', in key.path=value as JSON: [1, "a"], {"key": 1}'
     if kind in ("list_type", "tuple_type") and _is_places(got):
         place = next(iter(got))
         return f"{where}.{place}: there is no such element to change; {where}=[...] sets them all"

@@ -135,7 +135,7 @@ def _one_line(kind: str, where: str, spec: str) -> Iterator[None]:
     """Turn what the user's module raises into one line that says where it was raised."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and missing.split(".")[0] == where.split(".")[0]:
             reason = f"no module {missing!r} here or installed"

@@ -420,7 +420,7 @@ def _load(point: EntryPoint) -> None:
             found()
         else:
             _add_class(found, point.name)
-    except Exception as error:  # noqa: BLE001 - the boundary to foreign code
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary to foreign code
         owner = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         _broken.append(f"plug-in {point.name!r} of {owner} is broken: {reason}")

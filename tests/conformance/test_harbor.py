@@ -211,6 +211,16 @@ def test_what_cannot_be_kept_is_one_line_that_names_it(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["task.toml", "instruction.md", "environment/Dockerfile"])
+async def test_a_file_is_utf_8_with_or_without_a_mark(tmp_path: Path, name: str):
+    file = write(tmp_path) / name
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert "\ufeff" not in (await played(tmp_path))[1]
+    file.write_bytes("Grüße".encode("latin-1"))
+    with pytest.raises(ConfigError, match=rf"{name}: 'utf-8' codec can't decode byte 0xfc"):
+        HarborEnv(folder=str(tmp_path))
+
+
 def test_a_service_on_this_machine_may_be_asked_while_judging(tmp_path: Path):
     write(tmp_path, tests__test_DOT_sh="curl http://localhost:8080/x\n")
     assert HarborEnv(folder=str(tmp_path)).count("test") == 1  # not refused, as other addresses are

@@ -50,6 +50,37 @@ def not_finite(turns: TurnBatch, components: Mapping[str, RewardComponent]) -> F
     return values_N
 
 
+def breaks(turns: TurnBatch, components: Mapping[str, RewardComponent]) -> FloatArray:
+    """Read what is not there."""
+    return components["no"].values_N
+
+
+def leaves(turns: TurnBatch, components: Mapping[str, RewardComponent]) -> FloatArray:
+    """End the program as if all were well."""
+    raise SystemExit(0)
+
+
+def says_words(turns: TurnBatch, components: Mapping[str, RewardComponent]) -> list[str]:
+    """Return no numbers."""
+    return ["much"] * len(turns.turn_N)
+
+
+def lopsided(turns: TurnBatch) -> RewardComponent:
+    """Say of one turn alone whether it has a value."""
+    return RewardComponent(values_N=np.zeros(len(turns.turn_N)), has_value_N=np.ones(1, np.bool_))
+
+
+class Half:
+    """A method that forgets what it learned."""
+
+    def __init__(self, algo: AlgoConfig, context: CreditContext | None) -> None:
+        """Learn nothing."""
+
+    async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
+        """Teach nothing."""
+        return Credit(samples=())
+
+
 class Counting:
     """A component that learns how often it was asked."""
 

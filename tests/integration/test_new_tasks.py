@@ -186,6 +186,10 @@ def test_a_broken_problem_is_one_line(
         ({"judge": "return 3"}, "judge: ConfigError: judge result: score is 3.0"),
         ({"expert": "[]"}, "expert: TypeError: wanted a list of at least one action, got []"),
         ({"expert": "[1 / 0]"}, "expert: ZeroDivisionError"),
+        (
+            {"expert": "['true']\n\n    files = {'/usr/a': ''}"},
+            "set_up: GuestError: [Errno 30] Read-only file system: '/usr/a'",
+        ),
     ],
 )
 def test_a_judge_or_expert_that_raises_is_a_fault_with_file_and_line_and_never_a_zero(
@@ -259,6 +263,9 @@ QUESTIONS = 'questions = "q.jsonl"\nquestion = "q"\nanswer = "a"\n'
         ),
         ("", ROWS + "{\n", "row 3: no JSON"),
         ("", ROWS + "[1]\n", "row 3: wanted an object"),
+        ("", ROWS.replace('"2"', "null"), "row 2: column 'a' is empty"),
+        ("", ROWS.replace('"2"', "[]"), "row 2: column 'a' is empty"),
+        ("", ROWS.replace('"2"', '"\\ud800"'), "row 2: no JSON: 'utf-8' codec can't encode"),
         ('split = "k"\n', ROWS, "unknown split"),
         ("", None, "there is no such file"),
     ],
@@ -280,6 +287,8 @@ def test_a_wrong_data_file_is_one_line_that_names_row_and_column(
         ("q.jsonl", b"\xff\xfe", "q", "q.jsonl: cannot be read: 'utf-8' codec"),
         ("q.parquet", b"no Parquet", "q", "q.parquet: cannot be read: "),
         ("q.csv", b"q,a\nCapital?,Washington, D.C.\n", "q", "row 1: more values than columns"),
+        ("q.csv", b"q,a\nOne?\n", "q", "q.csv, row 1: column 'a' is empty"),
+        ("q.csv", b"q,a,q,,\nOne?,1,Two?,,\n", "q", "column 'q' is there twice"),
         ("q.csv", b"q,a\nOne?,1\n", "{q", "question: expected '}' before end of string; wanted"),
         ("q.csv", b"q,a\nOne?,1\n", "{}", "question: Replacement index 0 out of range"),
     ],
@@ -324,12 +333,23 @@ def test_data_may_be_csv_or_parquet(
 
 @pytest.mark.parametrize(
     ("kind", "name", "says"),
-    [("gam", "mine", "Did you mean 'game'?"), ("game", "My Game", "wanted small letters")],
+    [
+        ("gam", "mine", "Did you mean 'game'?"),
+        ("game", "My Game", "wanted small letters"),
+        ("game", "turngym", "name 'turngym': is one of Python's own or ours; choose another"),
+        ("shell", "json", "name 'json': is one of"),
+        ("shell", "class", "name 'class': is one of"),
+    ],
 )
 def test_new_says_what_it_wants(
     folder: Path, kind: str, name: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert says in _error(["new", kind, name], capsys)
+
+
+def test_new_says_where_it_cannot_write(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = _error(["new", "game", "mine", "--out", "/proc/none"], capsys)
+    assert line.startswith("--out /proc/none: cannot be written to")
 
 
 def test_questions_that_stand_in_a_corpus_are_found(

@@ -207,6 +207,7 @@ WRONG = {
         "environment 'broken.py': importing 'broken.py' raised ZeroDivisionError: division by zero "
         "(broken.py:3)"
     ),
+    "leaves.py": "environment 'leaves.py': importing 'leaves.py' raised SystemExit: 0 (leaves.py:1",
     "typo.py": (
         "environment 'typo.py': importing 'typo.py' raised SyntaxError: '(' was never closed "
         "(typo.py, line 1)"
@@ -233,6 +234,7 @@ def test_what_is_none_is_one_line_everywhere(
     write(folder / "both.py", "AEnv", "BEnv", registers=True)
     (folder / "empty.py").write_text("import os\n")
     (folder / "broken.py").write_text("\n\n1 / 0\n")
+    (folder / "leaves.py").write_text("raise SystemExit(0)\n")
     for name in ("harbor", "folder"):
         (folder / name).mkdir()
     (folder / "harbor" / "task.toml").touch()

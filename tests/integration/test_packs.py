@@ -35,7 +35,7 @@ def test_tasks_of_an_environment_are_packed_and_played(
     words = ("tasks", "pack", "text/maze", "--count", "3", "--report", "report.json")
     made = said(capsys, *words, "--out", "mazes.tasks", "--licence", "MIT")
     assert made["tasks"] == 6
-    again = said(capsys, *words, "--out", "again.tasks", "--licence", "MIT")
+    again = said(capsys, *words, "--out", "new/again.tasks", "--licence", "MIT")
     assert made["sha256"] == again["sha256"]
     shown = said(capsys, "tasks", "show", "mazes.tasks")
     assert shown["sha256"] == made["sha256"]

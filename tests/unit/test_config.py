@@ -76,6 +76,10 @@ class PlacedRun(Run):
     server: Annotated[Here | There, Field(discriminator="type")] = Here()
 
 
+class Places(StrictModel):
+    places: tuple[Place, ...] = ()
+
+
 @pytest.fixture
 def presets(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "careful.toml").write_text('name = "careful"\nclip = 0.1\n')
@@ -188,6 +192,9 @@ def test_text_that_happens_to_be_json_stays_text_in_a_text_field(text: str) -> N
         ("algo.parts.0.weight=1",
          "algo.parts.0: there is no such element to change; algo.parts=[...] sets them all"),
         ("algo.sizes=[1,\"a\"]", 'algo.sizes.1: Input should be a valid integer (got "a")'),
+        ('algo.parts=[{name="a"}]',
+         'algo.parts: Input should be a valid array, in key.path=value as JSON: [1, "a"], '
+         '{"key": 1} (got "[{name=\\"a\\"}]")'),
         ("steps..x=3", "override 'steps..x=3': wanted key.path=value"),
     ],
 )  # fmt: skip
@@ -274,6 +281,25 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
     line = complaint(str(tmp_path / "dmo.toml"))
     assert line.startswith(f"{tmp_path / 'dmo.toml'}: cannot be read (No such file")
     assert line.endswith(f"Did you mean '{tmp_path / 'demo.toml'}'?")
+
+
+def test_a_folder_is_not_proposed_in_its_own_place(tmp_path: Path) -> None:
+    (tmp_path / "demo.toml").mkdir()
+    assert complaint(str(tmp_path / "demo.toml")).endswith("cannot be read (Is a directory)")
+
+
+def test_a_file_may_begin_with_the_mark_of_a_windows_editor(tmp_path: Path) -> None:
+    (tmp_path / "marked.toml").write_bytes(b"\xef\xbb\xbfsteps = 7\n")
+    assert load_config(Run, [tmp_path / "marked.toml"]).steps == 7
+
+
+def test_null_empties_a_table_of_free_keys() -> None:
+    assert load_config(Run, [{"options": {"a": 1}}, "options=null"]).options == {}
+
+
+def test_a_text_where_a_list_of_blocks_belongs_is_shown() -> None:
+    with pytest.raises(ConfigError, match=r'^places: Input should be a valid array \(got "there"'):
+        load_config(Places, ["places=there"])
 
 
 def test_a_key_of_another_type_names_the_type() -> None:

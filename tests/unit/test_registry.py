@@ -248,6 +248,7 @@ def test_a_plug_in_is_there_in_another_process(empty, install):
 BROKEN = {
     "import": ("import no_such_dependency\ndef announce(): pass", "ModuleNotFoundError"),
     "call": ("def announce():\n    raise OSError('no disk\\nreally')", "OSError: no disk"),
+    "exit": ("raise SystemExit(0)", "SystemExit: 0"),
     "name": ("", "AttributeError"),
     "value": ("announce = 7", "TypeError"),
     "id": ("class announce: pass", "wanted '<namespace>/<Name>-v<N>'"),

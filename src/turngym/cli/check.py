@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -384,12 +386,14 @@ def new(
         raise unknown_name("kind of task", kind, KINDS)
     if not name.isidentifier() or name != name.lower():
         raise ConfigError(f"name {name!r}: wanted small letters, digits and _, such as my_task")
+    if iskeyword(name) or name in {"turngym", *sys.stdlib_module_names}:
+        raise ConfigError(f"name {name!r}: is one of Python's own or ours; choose another")
     target = KINDS[kind][0].format(name=name)
     written = {f"test_{name}.py": _TEST.format(target=target)}
     for folder in (kind, *_MORE.get(kind, ())):
         written |= _filled(files("turngym.cli") / "templates" / folder, name)
     for path in written:
-        if (out / path).exists():
+        if (writable_folder(out) / path).exists():
             raise ConfigError(f"{out / path}: is there already; choose another name, or move it")
     for path, text in written.items():
         place = out / path

@@ -14,7 +14,7 @@ import typer
 
 from turngym.cli.arguments import EnvOptions, Json, env_options, split_of
 from turngym.cli.check import check_a_task
-from turngym.cli.output import print_json, progress, say, table
+from turngym.cli.output import print_json, progress, say, table, writable_folder
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, Interrupted, unknown_name
 from turngym.tasks.pack import SUFFIX, PackManifest, read_pack, report_of, write_pack
@@ -228,6 +228,7 @@ def pack(
         manifest = manifest.model_copy(update={"report": report_of(report)})
     if results:
         manifest = _with_scores(packing, manifest, results)
+    writable_folder(out.parent)
     sha256 = write_pack(out, manifest, folders)
     if as_json:
         print_json({"pack": str(out), "sha256": sha256, "tasks": len(manifest.tasks)})

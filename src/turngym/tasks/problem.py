@@ -24,7 +24,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    SupportsFloat,
+    TypeVar,
+    runtime_checkable,
+)
 
 from turngym.errors import ConfigError, EpisodeError, TaskFault
 from turngym.faults import Boundary
@@ -210,9 +219,13 @@ class FileProblem(Problem[FileWorld]):
         """Write ``files`` and run ``prepare``.
 
         Raises:
+            TypeError: A file is neither text nor bytes.
             RuntimeError: ``prepare`` failed.
         """
         for path, data in self.files.items():
+            if not isinstance(data, str | bytes):
+                kind = type(data).__name__
+                raise TypeError(f"files[{path!r}]: wanted text or bytes, got {kind}")
             await world.write(path, data.encode() if isinstance(data, str) else data)
         if self.prepare and (ran := await world.run(self.prepare)).exit_code != 0:
             raise RuntimeError(f"prepare ended with {ran.exit_code}: {ran.errors.strip()[-200:]}")
@@ -297,7 +310,7 @@ async def judge(problem: Problem[W], world: W, name: str) -> JudgeResult:
         found = await found if inspect.isawaitable(found) else found
         if isinstance(found, JudgeResult):
             return found
-        if not isinstance(found, bool | int | float):
+        if not isinstance(found, SupportsFloat):  # a truth or a number, NumPy's too
             raise TypeError(f"wanted a JudgeResult or a number, got {type(found).__name__}")
         return JudgeResult(score=float(found))
 

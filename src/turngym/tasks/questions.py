@@ -140,8 +140,10 @@ def _text(value: Any) -> str:  # of a row
 
 
 def _column(row: Mapping[str, Any], name: str, where: str) -> Any:  # of a row
-    if name not in row or row[name] is None or row[name] == []:
+    if name not in row:
         raise unknown_name("column", name, row, hint=f"{where} has no value for it.")
+    if row[name] is None or row[name] == []:
+        raise ConfigError(f"{where}: column {name!r} is empty")
     return row[name]
 
 
@@ -155,7 +157,9 @@ def read_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         raise ConfigError(f"{file}: there is no such file")
     for number, row in enumerate(_rows(file), start=1):
         try:
-            row = json.loads(row) if isinstance(row, str) else row
+            if isinstance(row, str):
+                row = json.loads(row)
+                json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair is no text
         except ValueError as error:
             raise ConfigError(f"{file}, row {number}: no JSON: {error}") from None
         if not isinstance(row, dict):
@@ -193,8 +197,12 @@ def _rows(file: Path) -> Iterator[Any]:  # objects, or lines of JSON
             return
         with file.open(encoding="utf-8-sig", newline="") as lines:
             if file.suffix == ".csv":
-                yield from csv.DictReader(lines)
+                reader = csv.DictReader(lines)
+                names = list(reader.fieldnames or ())
+                if twice := [name for name in names if name and names.count(name) > 1]:
+                    raise ValueError(f"column {twice[0]!r} is there twice")
+                yield from reader
             else:
                 yield from (line for line in lines if line.strip())
-    except (ValueError, csv.Error) as error:  # not UTF-8, no Parquet, a field without end
+    except (ValueError, csv.Error) as error:  # not UTF-8, no Parquet, a bad field
         raise ConfigError(f"{file}: cannot be read: {error}") from None

@@ -12,7 +12,7 @@ from turngym.errors import ConfigError, TaskFault, TurnGymError
 from turngym.faults import Boundary
 from turngym.seeding import derive_seed
 from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task, split_of
-from turngym.tasks.problem import P
+from turngym.tasks.problem import P, Problem
 
 _MAX_SAMPLES = 1_000
 
@@ -106,6 +106,8 @@ class GeneratedSet(TaskSet[P]):
         with Boundary(f"task {task.id}: generator", TaskFault, TurnGymError):
             for _ in range(_MAX_SAMPLES):
                 problem = self.sample(task, rng)
+                if not isinstance(problem, Problem):
+                    raise TypeError(f"wanted a Problem, got {problem!r:.40}")
                 if self.split(problem) == task.split:
                     return problem
         raise ConfigError(
@@ -149,6 +151,9 @@ class ListedSet(TaskSet[P]):
         where, listed = where or f"task set {name}", list(problems)
         if not listed:
             raise ConfigError(f"{where}: holds no task; add one")
+        for one in listed:
+            if not isinstance(one, Sequence) or len(one) != 2:
+                raise ConfigError(f"{where}: wanted (id, problem), got {one!r:.60}")
         self.problems = dict(listed)
         numbers: dict[str, int] = {}
         for number, (id, problem) in enumerate(listed, start=1):

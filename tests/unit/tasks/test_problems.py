@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from turngym.errors import ConfigError, EnvironmentFault, SandboxDied, TaskFault
 from turngym.tasks.base import SPLITS
-from turngym.tasks.problem import AnswerProblem, JudgeResult, World, expert_script, judge, set_up
+from turngym.tasks.problem import (
+    AnswerProblem,
+    FileProblem,
+    FileWorld,
+    JudgeResult,
+    World,
+    expert_script,
+    judge,
+    set_up,
+)
 from turngym.tasks.sets import GeneratedSet, ListedSet
 
 
@@ -41,6 +52,8 @@ async def test_a_judge_may_return_a_truth_a_number_or_a_result():
     found = [await judge(Sum(1, 2), Said(answer), "sum/test/0") for answer in ("3", "4", None)]
     assert [one.score for one in found] == [1.0, 0.0, 0.0]
     assert (await judge(Sum(1, 2, 0.25), Said(), "s")).score == 0.25
+    for number in (np.bool_(True), np.float32(1), np.array(1.0)):
+        assert (await judge(Sum(1, 2, number), Said(), "s")).score == 1.0
     result = JudgeResult(score=0.5, parts={"form": 1.0}, evidence="half of it")
     assert await judge(Sum(1, 2, result), Said(), "s") is result
 
@@ -81,6 +94,22 @@ async def test_set_up_and_expert_are_held_to_the_same():
     with pytest.raises(TaskFault, match="expert: TypeError: wanted a list of at least one action"):
         expert_script(Broken(1, 2), "b/train/1")
     assert expert_script(Sum(1, 2), "s") == ["3"]
+
+
+async def test_a_file_of_a_problem_is_text_or_bytes():
+    class Numbered(FileProblem):
+        prompt = "Count."
+        files = MappingProxyType({"a.txt": 3})  # type: ignore[assignment]
+
+        async def judge(self, world: FileWorld) -> float:
+            return 0.0
+
+        def expert(self) -> list[str]:
+            return ["true"]
+
+    world: Any = None
+    with pytest.raises(TaskFault, match=r"files\['a\.txt'\]: wanted text or bytes, got int"):
+        await set_up(Numbered(), world, "n/test/0")
 
 
 def test_a_problem_without_an_expert_cannot_be_made():
@@ -130,6 +159,9 @@ def test_a_generator_that_raises_is_a_fault_of_the_task_with_its_place():
     tasks = GeneratedSet("sums", [lambda rng: Sum(rng.randrange(0), 0)])
     with pytest.raises(TaskFault, match=r"task sums/test/0: generator: ValueError.*test_problems"):
         tasks.problem(tasks.task("test", 0))
+    nothing: Any = lambda rng: None  # noqa: E731
+    with pytest.raises(TaskFault, match="generator: TypeError: wanted a Problem, got None"):
+        GeneratedSet("sums", [nothing]).problem(tasks.task("test", 0))
     with pytest.raises(ConfigError, match="task set sums: holds no generator; add one"):
         GeneratedSet("sums", [])
 
@@ -147,9 +179,10 @@ def test_a_single_problem_is_for_test():
             "here.toml: task 3 has the id 'a' of task 1",
         ),
         ([], "here.toml: holds no task"),
+        ([Sum(1, 1)], r"here.toml: wanted \(id, problem\), got Sum"),
     ],
 )
-def test_a_bad_list_is_one_line(listed: list[tuple[str, Sum]], says: str):
+def test_a_bad_list_is_one_line(listed: list[Any], says: str):
     with pytest.raises(ConfigError, match=says):
         ListedSet("sums", listed, where="here.toml")
 

@@ -11,7 +11,7 @@ from helpers.cli import TINY_RUN
 from helpers.custom_credit import Nothing
 from helpers.trajectories import group
 from turngym.config import load_config
-from turngym.errors import ConfigError, TrainingError
+from turngym.errors import ConfigError, TrainingError, TurnGymError
 from turngym.reports.runs import learning_curve
 from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
 from turngym.trainers.credit.controls import build_credit
@@ -93,6 +93,29 @@ async def test_a_class_may_be_a_whole_method() -> None:
 async def test_a_wrong_number_of_values_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"too_short': returned shape \(4,\), wanted .* \(5,\)"):
         await method(advantage=own("too_short")).assign([GROUP])
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("breaks", r"'helpers\.custom_credit:breaks': KeyError: 'no' \(custom_credit\.py:\d+ in "),
+        ("leaves", r"leaves': SystemExit: 0 \(custom_credit\.py:\d+ in leaves\)"),
+        ("says_words", "says_words': ValueError: could not convert string to float"),
+        ("Half", r"lacks state, load_state of turngym\.trainers\.credit\.base\.CreditMethod"),
+    ],
+)
+async def test_what_breaks_in_a_function_is_one_line_with_its_place(
+    function: str, message: str
+) -> None:
+    with pytest.raises(TurnGymError, match=message):
+        await method(advantage=own(function)).assign([GROUP])
+
+
+async def test_a_reward_says_as_many_truths_as_values() -> None:
+    terms = [{"rewards": ["custom"]}]
+    algo = {"advantage": {"type": "group_relative", "terms": terms}}
+    with pytest.raises(ConfigError, match=r"lopsided': returned shape \(1,\), wanted .* \(5,\)"):
+        await method(rewards=[own("lopsided")], **algo).assign([GROUP])
 
 
 async def test_values_that_are_not_finite_stop_the_run_with_the_episode() -> None:

@@ -70,6 +70,23 @@ def test_a_mix_that_makes_no_sense_is_refused(env: dict[str, object], words: str
         load_config(TrainConfig, [{"env": env}])
 
 
+def test_an_environment_is_in_a_mix_with_one_set_of_options() -> None:
+    """Episodes know the id of their environment alone, so all were played with the last options."""
+    easy = {"id": "text/maze", "options": {"difficulty": "easy"}}
+    check_needs(load_config(TrainConfig, [{"env": {"mix": [easy, easy | {"weight": 2.0}]}}]))
+    check_needs(load_config(TrainConfig, [{"env": {"mix": ["text/maze-easy", "text/maze-hard"]}}]))
+    for other in ({"options": {"difficulty": "hard"}}, {"expert_match": True}):
+        mix = {"mix": [easy, {**easy, "id": "turngym/Maze-v0", **other}]}
+        with pytest.raises(ConfigError, match="there twice, and not with the same options"):
+            check_needs(load_config(TrainConfig, [{"env": mix}]))
+
+
+def test_a_recipe_with_options_gives_way_to_a_mix() -> None:
+    loaded = load_config(TrainConfig, ["miniwob", {"env": MIX}, "env.id=", "env.options=null"])
+    assert [part.id for part in loaded.env.parts] == ["text/maze", "text/guesscity"]
+    assert load_config(TrainConfig, ["miniwob", "env.options=null"]).env.options == {}
+
+
 def test_credit_by_agreement_needs_the_expert() -> None:
     check_needs(config("algo=ui_s1"))
     with pytest.raises(ConfigError, match=r"env\.expert_match=true pays for"):

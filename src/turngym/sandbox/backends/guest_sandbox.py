@@ -11,7 +11,7 @@ import contextlib
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, Unpack
@@ -295,7 +295,8 @@ class GuestSandbox(ABC):
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         async with self._using():
-            await trees.write_file(self._channel, self._path(path), data, mode)
+            with _named(path):
+                await trees.write_file(self._channel, self._path(path), data, mode)
 
     async def read_file(self, path: str, *, max_bytes: int) -> bytes:
         """See `Sandbox.read_file`.
@@ -304,10 +305,8 @@ class GuestSandbox(ABC):
             SandboxFileError: It cannot be read; the message names it.
         """
         async with self._using():
-            try:
+            with _named(path):
                 return (await trees.read_file(self._channel, self._path(path), max_bytes))[0]
-            except GuestError as error:
-                raise GuestError(error.errno, f"{error.strerror}: {path!r}") from None
 
     async def put_tree(self, source: Path, target: str) -> None:
         async with self._using():
@@ -465,3 +464,12 @@ def _read_result(answer: list[bytes], max_output: int, *, timed_out: bool) -> Ex
         killed_leftovers=to_int(leftovers),
         duration_s=to_int(micros) / 1e6,
     )
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Name the file that an error of the guest is about."""
+    try:
+        yield
+    except GuestError as error:
+        raise GuestError(error.errno, f"{error.strerror}: {path!r}") from None

@@ -68,7 +68,7 @@ def read_folder(path: Path) -> Folder:
         if one.is_file() and not one.is_symlink() and ".git" not in one.relative_to(path).parts
     }
     try:
-        config = tomllib.loads(found.get("task.toml", b"").decode("utf-8"))
+        config = tomllib.loads(found.get("task.toml", b"").decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return Folder(path, found, {}, str(error))
     return Folder(path, found, config)

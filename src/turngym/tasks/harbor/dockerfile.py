@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from turngym.errors import ConfigError
+from turngym.tasks.harbor.schema import read_text
 
 _BASES = re.compile(
     r"^((docker\.io/)?(library/)?|ghcr\.io/laude-institute/t-bench/)"
@@ -102,7 +103,7 @@ def read_recipe(file: Path) -> Recipe:
     recipe = Recipe()
     if (file.parent / ".dockerignore").exists():
         raise ConfigError(f"{file.parent / '.dockerignore'}: is not read here; remove it")
-    for number, line in _instructions(file.read_text(encoding="utf-8")):
+    for number, line in _instructions(read_text(file)):
         where = f"{file}, line {number}"
         name, _, rest = line.partition(" ")
         name, rest = name.upper(), rest.strip()

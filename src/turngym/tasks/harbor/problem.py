@@ -33,6 +33,7 @@ from turngym.tasks.harbor.schema import (
     Step,
     Verifier,
     read_config,
+    read_text,
     resolved,
     unkept,
 )
@@ -449,7 +450,7 @@ def _must_work(ran: Ran, where: str) -> None:
 def _text(path: Path) -> str:
     if not path.is_file():
         raise ConfigError(f"task folder {str(path.parent)!r}: {path.name} is missing")
-    return path.read_text(encoding="utf-8")
+    return read_text(path)
 
 
 def _below(folder: Path) -> dict[str, bytes]:

@@ -171,6 +171,18 @@ class HarborConfig(StrictModel):
     artifacts: Artifacts = Field(default_factory=list)
 
 
+def read_text(path: Path) -> str:
+    """Return a text file of a task folder.
+
+    Raises:
+        ConfigError: It cannot be read, or is not in UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
 def read_config(path: Path) -> HarborConfig:
     """Return what a ``task.toml`` says; of older schemas too.
 
@@ -178,8 +190,8 @@ def read_config(path: Path) -> HarborConfig:
         ConfigError: It is no TOML, has an unknown key, or a value is wrong; one line for each.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
     if "version" in content:
         content.setdefault("schema_version", str(content.pop("version")))

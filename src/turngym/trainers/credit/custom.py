@@ -6,12 +6,14 @@ A function is pure: it sees the turns of a batch and returns one number for each
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, TrainingError, TurnGymError
+from turngym.faults import describe
 from turngym.plugins import import_attribute
 from turngym.trainers.credit.base import (
     Components,
@@ -79,7 +81,9 @@ def custom_source(config: CustomReward, context: CreditContext) -> RewardSource:
     is_function = not inspect.isclass(found)  # asked apart: mypy would narrow Any to object
     if is_function:
         return _FunctionSource(config, found)
-    source: RewardSource = found(context, **config.settings)
+    with _boundary(config):
+        source: RewardSource = found(context, **config.settings)
+    _check_methods(config, source, RewardSource)
     return source
 
 
@@ -97,8 +101,31 @@ def custom_credit(
     is_function = not inspect.isclass(found)
     if is_function:
         return _FunctionCredit(config, algo, found, context)
-    method: CreditMethod = found(algo, context, **config.settings)
+    with _boundary(config):
+        method: CreditMethod = found(algo, context, **config.settings)
+    _check_methods(config, method, CreditMethod)
     return method
+
+
+@contextmanager
+def _boundary(config: CustomReward | CustomAdvantage) -> Iterator[None]:
+    """Name what the user's code raises in one line, with its place."""
+    try:
+        yield
+    except TurnGymError:
+        raise
+    except (Exception, SystemExit) as error:
+        what = f"{_kind(config)} {config.function!r}: {describe(error)}"
+        raise TrainingError(what) from error
+
+
+def _check_methods(config: CustomReward | CustomAdvantage, made: object, contract: type) -> None:
+    wanted = (name for name in vars(contract) if not name.startswith("_"))
+    if missing := [name for name in wanted if not hasattr(made, name)]:
+        raise ConfigError(
+            f"{_kind(config)} {config.function!r}: lacks {', '.join(missing)} of "
+            f"{contract.__module__}.{contract.__name__}"
+        )
 
 
 class _FunctionSource(StatelessSource[CustomReward]):
@@ -109,10 +136,13 @@ class _FunctionSource(StatelessSource[CustomReward]):
         self._function = function
 
     def read(self, turns: TurnBatch) -> Components:
-        found = self._function(turns, **self._config.settings)
-        if isinstance(found, RewardComponent):
-            return {"custom": found}
-        values_N = _one_per_turn(found, turns, self._config)
+        with _boundary(self._config):
+            found = self._function(turns, **self._config.settings)
+            if isinstance(found, RewardComponent):
+                for part_N in (found.values_N, found.has_value_N):
+                    _one_per_turn(part_N, turns, self._config)
+                return {"custom": found}
+            values_N = _one_per_turn(found, turns, self._config)
         has_value_N = np.ones(len(values_N), np.bool_)
         return {"custom": RewardComponent(values_N=values_N, has_value_N=has_value_N)}
 
@@ -138,8 +168,9 @@ class _FunctionCredit:
         metrics = self._sources.metrics()
         if not is_ready:
             return Credit(samples=(), dropped={"warmup": len(groups)}, metrics=metrics)
-        found = self._function(turns, components, **self._config.settings)
-        values_N = _one_per_turn(found, turns, self._config)
+        with _boundary(self._config):
+            found = self._function(turns, components, **self._config.settings)
+            values_N = _one_per_turn(found, turns, self._config)
         turns.check_finite(values_N, f"advantage of {self._config.function!r}")
         return credit_of_turns(turns, values_N, metrics=metrics)
 

@@ -50,8 +50,15 @@ def check_needs(config: TrainConfig) -> None:
     if config.run.opentelemetry:
         check_tracing()
     needs = needs_of(config.algo.rewards, config.algo.advantage)
+    made: dict[str, EnvPart] = {}
     for part in config.env.parts:
         entry = registry.find(part.id)
+        other = made.setdefault(entry.id, part)
+        if (part.options, part.expert_match) != (other.options, other.expert_match):
+            raise ConfigError(
+                f"env.mix: {part.id!r} is there twice, and not with the same options: name it by "
+                "a difficulty, such as text/maze-easy, or register it under a second id"
+            )
         if not needs:
             continue
         given = set(entry.provides) or _seen(part)

@@ -81,7 +81,8 @@ class EnvConfig(EnvPart):
         if any(not part.id for part in self.mix):
             raise ValueError("mix: every environment needs an id")
         if self.mix and (self.options or self.num_train_tasks or self.expert_match):
-            raise ValueError("mix: options, num_train_tasks and expert_match belong to its entries")
+            keys = "options (null takes them away), num_train_tasks (null) and expert_match (false)"
+            raise ValueError(f"mix: {keys} belong to its entries")
         return self
 
     @property
@@ -286,10 +287,8 @@ class TrainConfig(StrictModel):
                 f"rollout.group_size={self.rollout.group_size} leaves nothing to compare with; "
                 "make it at least 2, or use a method with a critic"
             )
-        reserved = self.reserved_tasks
-        for part in self.env.parts:
-            tasks = part.num_train_tasks
-            if tasks is not None and tasks <= reserved:
+        for tasks in (part.num_train_tasks for part in self.env.parts):
+            if tasks is not None and tasks <= self.reserved_tasks:
                 raise ValueError(
                     f"evaluation.validation_tasks={self.evaluation.validation_tasks} leaves none "
                     f"of env.num_train_tasks={tasks} to train on"
