@@ -79,7 +79,7 @@ def _from_file(spec: str) -> Policy:
     """Return the agent of ``FILE.toml key=value ...``."""
     path, *settings = _words(spec, spec)
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"agent {path!r}: cannot be read ({error.strerror})") from error
     except ValueError as error:

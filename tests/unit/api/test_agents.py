@@ -72,7 +72,7 @@ def test_remote_model_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_file_of_settings_may_have_blanks_in_its_name(module: Path) -> None:
     file, spec = module / "my agent.toml", "'my agent.toml' prompt=react"
-    file.write_text('model = "mine"\nbase_url = "http://localhost:8000/v1"\n')
+    file.write_text('\ufeffmodel = "mine"\nbase_url = "http://localhost:8000/v1"\n')
     assert isinstance(make_policy(spec), ChatAgent)
     before = agent_digest(spec)
     file.write_text(file.read_text() + "reflection = 1\n")

@@ -61,6 +61,7 @@ def test_a_mix_deals_groups_out_by_weight_and_step() -> None:
         ({}, "either id or"),
         (MIX | {"id": "text/maze"}, "env.id= takes away a recipe's id"),
         ({"mix": [{"weight": 2.0}]}, "every environment needs an id"),
+        ({"mix": [{"id": "text/maze", "from_step": 2, "to_step": 2}]}, "to_step above from_step"),
         ({**MIX, "expert_match": True}, "belong to its entries"),
         ({"mix": [{"id": "text/maze", "to_step": 2}]}, "no environment is in the mix at update 2"),
     ],

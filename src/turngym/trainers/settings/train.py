@@ -78,8 +78,8 @@ class EnvConfig(EnvPart):
     def _is_one_or_a_mix(self) -> Self:
         if bool(self.id) == bool(self.mix):
             raise ValueError("wanted either id or [[env.mix]]; env.id= takes away a recipe's id")
-        if any(not part.id for part in self.mix):
-            raise ValueError("mix: every environment needs an id")
+        if any(not p.id or (p.to_step or p.from_step + 1) <= p.from_step for p in self.mix):
+            raise ValueError("mix: every environment needs an id, and to_step above from_step")
         if self.mix and (self.options or self.num_train_tasks or self.expert_match):
             keys = "options (null takes them away), num_train_tasks (null) and expert_match (false)"
             raise ValueError(f"mix: {keys} belong to its entries")
@@ -213,7 +213,7 @@ class RunConfig(StrictModel):
     """Who else gets the metrics: ``wandb``, ``trackio``, ``mlflow``, or tables with settings."""
     opentelemetry: bool = False
     """Emit OpenTelemetry spans of updates and episodes; ``OTEL_*`` variables say where they go."""
-    torch_threads: int = Field(default=1, ge=1)
+    torch_threads: int = Field(default=1, ge=1, le=1024)
     """Threads of torch. More of them slow a small model down, and change the last bits."""
 
     @model_validator(mode="after")
