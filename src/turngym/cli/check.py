@@ -18,7 +18,7 @@ import typer
 
 from turngym import registry
 from turngym.cli.arguments import Env, Json, counted, key_values
-from turngym.cli.output import print_json, progress, say, table, writable_file
+from turngym.cli.output import print_json, progress, say, table, writable_file, writable_folder
 from turngym.environments.gym.registration import about, make, options_of
 from turngym.errors import ConfigError, unknown_name
 from turngym.plugins import import_attribute
@@ -392,8 +392,9 @@ def new(
     written = {f"test_{name}.py": _TEST.format(target=target)}
     for folder in (kind, *_MORE.get(kind, ())):
         written |= _filled(files("turngym.cli") / "templates" / folder, name)
+    writable_folder(out)
     for path in written:
-        if (writable_folder(out) / path).exists():
+        if (out / path).exists():
             raise ConfigError(f"{out / path}: is there already; choose another name, or move it")
     for path, text in written.items():
         place = out / path
