@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The interpreter's last flush of stdout goes nowhere: its reader is gone.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
+    except (Exception, KeyboardInterrupt) as error:
         known = _report(error, debug=debug)
         if known is None:
             raise

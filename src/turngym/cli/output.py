@@ -14,7 +14,6 @@ from typing import Any
 import typer
 
 from turngym.errors import ConfigError, EnginesLost, Interrupted, RecordError, TurnGymError
-from turngym.faults import describe
 from turngym.reports.texts import figure, percent
 
 Advance = Callable[[int, str], None]
@@ -139,7 +138,7 @@ def exit_code(error: BaseException) -> int | None:
         return INTERRUPTED
     if isinstance(error, EnginesLost):
         return error.exit_code
-    if isinstance(error, TurnGymError | OSError | _ClickError | SystemExit):
+    if isinstance(error, TurnGymError | OSError | _ClickError):
         return FAILED
     return None
 
@@ -148,8 +147,6 @@ def lines(error: BaseException) -> list[str]:
     """Return what to say of an error, at least one line."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return ["interrupted"]
-    if isinstance(error, SystemExit):  # of the user's code; no code of ours exits
-        return [describe(error)]
     text = error.format_message() if isinstance(error, _ClickError) else str(error)
     found = text.strip().splitlines() or [type(error).__name__]
     if isinstance(error, _UsageError) and error.ctx is not None:

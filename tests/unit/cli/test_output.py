@@ -15,11 +15,6 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_an_exit_of_the_users_code_is_a_failure_with_its_reason() -> None:
-    assert output.exit_code(SystemExit(0)) == output.FAILED
-    assert output.lines(SystemExit(0)) == ["SystemExit: 0"]
-
-
 def test_a_table_aligns_its_columns_and_leaves_no_trailing_blanks() -> None:
     text = output.table(["NAME", "N"], [["a", "10"], ["longer", "2"]])
     assert text == "NAME    N\na       10\nlonger  2"
