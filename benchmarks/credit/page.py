@@ -38,13 +38,19 @@ class Stored:
         return [e for e in self.ranking.entries if self.comparison.whole(e.algo) is None]
 
     def places(self) -> dict[str, Estimate]:
-        """Return the place of each method by held-out success, seeds resampled."""
-        many = [one.algo for one in self.methods if len(one.seeds) >= FEWEST]
+        """Return the place of each method by held-out success on the seeds that all of them have.
+
+        Seeds are resampled.
+        """
+        many = [one for one in self.methods if len(one.seeds) >= FEWEST]
+        shared = set.intersection(*(set(one.seeds) for one in many)) if many else set()
         held_out = {
-            algo: [np.array([run.held_out for run in self.runs if run.algo == algo])]
-            for algo in many
+            one.algo: [
+                np.array([r.held_out for r in self.runs if r.algo == one.algo and r.seed in shared])
+            ]
+            for one in many
         }
-        return ranks(held_out) if many else {}
+        return ranks(held_out) if shared else {}
 
 
 def overview(found: Mapping[str, Stored]) -> str:
