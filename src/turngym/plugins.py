@@ -53,7 +53,11 @@ def import_extra(module: str, needed_for: str, extra: str) -> Any:  # optional, 
 
 
 def import_function(kind: str, spec: str) -> Callable[..., Any]:
-    """Return the function that ``module:function`` names; as ``import_attribute``.
+    """Return the function that a text names; as ``import_attribute``.
+
+    Args:
+        kind: What it is for, in messages.
+        spec: ``module:function`` or ``file.py:function``.
 
     Raises:
         ConfigError: There is none, or it cannot be called.

@@ -210,6 +210,13 @@ class EpisodeRunner:
     ) -> TurnValues:
         """Return ``turn_values`` of episodes of the run.
 
+        Args:
+            policy: Who plays them to their end.
+            trajectories: The episodes.
+            attempts: Continuations of each state, an even number, 2 or more.
+            seed: Root of their place in the seed tree.
+            concurrency: Episodes at a time.
+
         Raises:
             EpisodeError: A continuation broke.
         """

@@ -268,9 +268,17 @@ def score(
     what: Score = "logprob",
     routing: Sequence[Experts | None] | None = None,
 ) -> list[NDArray[np.float32]]:
-    """Return log-probs of ``token_ids`` at ``temperature``, without gradient, [L], 0 off masks.
+    """Return log-probs of tokens, or something else of their distributions, without gradient.
 
-    Or in their place what ``what`` names of the distributions.
+    Args:
+        model: Whose distributions.
+        token_ids: Rows, each [L].
+        masks: Where a number is wanted, each [L]; elsewhere it is 0.
+        max_tokens: Tokens in memory at once, padding included.
+        temperature: Divides the logits.
+        ranks: Processes that share the rows.
+        what: ``"logprob"``, or what ``Score`` names.
+        routing: Experts that each row went to, where the model has any and keeps them.
     """
     compute = compute_of(model)
     batches = micro_batches(
