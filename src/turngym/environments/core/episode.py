@@ -137,8 +137,7 @@ class EpisodeCore:
         return self
 
     def __init__(self, *, render_mode: str | None = None) -> None:
-        known = self.metadata.get("render_modes", ())
-        if render_mode is not None and render_mode not in known:
+        if render_mode not in (None, *(known := self.metadata.get("render_modes", ()))):
             raise unknown_name(f"render_mode of {type(self).__name__}", str(render_mode), known)
         self.observation_space = text_observation_space()
         self.action_space = Unicode()
