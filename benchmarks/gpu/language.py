@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness import child_environment
 from turngym.trainers.metrics import read_metrics
 
-OVERLAP = ("rollout.mode=overlap", "rollout.staleness=1", "algo=decoupled_ppo")
 LANGUAGE = Path(__file__).parent / "smollm2.toml"
 KEPT = (
     *("rollout/success", "rollout/tokens", "rollout/turns_mean", "train/tokens", "train/entropy"),
@@ -24,12 +26,44 @@ KEPT = (
     *("mismatch/fresh_mean", "mismatch/fresh_p99", "mismatch/fresh_max", "mismatch/fresh_kl"),
 )
 """Of each update."""
-END_S = 12.0
+START_S, END_S = 100.0, 12.0
+"""Of a run: with less left it would say nothing; for its end."""
 Row = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Case:
+    """A recipe, what is set beside it, and with which seeds."""
+
+    name: str
+    recipe: str
+    settings: Sequence[str]
+    seeds: range
+    is_compared: bool = False
+
+
+LORA = ("model.lora_rank=16", "learner.lr=2e-4", "warm_start.lr=1e-3")
+OVERLAP = ("rollout.mode=overlap", "rollout.staleness=1", "algo=decoupled_ppo")
+CASES = (
+    *(
+        Case(f"guesscity, {algo}", "guesscity", [f"algo={algo}"], range(5), is_compared=True)
+        for algo in ("grpo", "igpo", "filtered_bc")
+    ),
+    Case("guesscity, grpo, adapters", "guesscity", ["algo=grpo", *LORA], range(3)),
+    Case("guesscity, igpo, adapters", "guesscity", ["algo=igpo", *LORA], range(3)),
+    Case("maze, grpo", "demo", ["algo=grpo"], range(3)),
+    Case("maze, filtered_bc", "demo", ["algo=filtered_bc"], range(3)),
+    Case("maze, grpo, adapters", "demo", ["algo=grpo", *LORA], range(3)),
+    Case(
+        "maze, grpo, float32", "demo", ["engine.dtype=float32", "learner.dtype=float32"], range(1)
+    ),
+    Case("maze, grpo, overlapped", "demo", OVERLAP, range(1)),
+    Case("maze, grpo, ipc", "demo", ["engine.weights=ipc"], range(1)),
+)
+
+
 def language(arguments: argparse.Namespace, flags: Sequence[str]) -> Iterator[Row]:
-    """Train SmolLM2-135M on two games, all runs at once on one GPU.
+    """Train SmolLM2-135M on two games, several runs at once on one GPU.
 
     Args:
         arguments: Of the command.
@@ -39,31 +73,40 @@ def language(arguments: argparse.Namespace, flags: Sequence[str]) -> Iterator[Ro
     if arguments.python:
         served = ["engine.type=vllm", f"engine.python={arguments.python}"]
         if not arguments.dry:
-            served += ["engine.gpus=1", "engine.first_gpu=0", "engine.gpu_memory=0.05"]
+            served += ["engine.gpus=1", "engine.first_gpu=0", "engine.gpu_memory=0.04"]
             served += [f"engine.args={json.dumps(list(flags))}", "engine.restarts=0"]
             served += ["learner.microbatch_tokens=4096"]
-    cases = {
-        "maze, grpo": ["demo", "algo=grpo"],
-        "guesscity, grpo": ["guesscity", "algo=grpo"],
-        "guesscity, igpo": ["guesscity", "algo=igpo"],
-        "maze, grpo, float32": ["demo", "engine.dtype=float32", "learner.dtype=float32"],
-        "maze, grpo, overlapped": ["demo", *OVERLAP],
-        "maze, grpo, ipc": ["demo", "engine.weights=ipc"],
-    }
-    started = {
-        (name, seed): _start(arguments, recipe, [*served, *settings, f"run.seed={seed}"])
-        for name, (recipe, *settings) in cases.items()
-        if re.search(arguments.only, name)
-        for seed in range(arguments.seeds if name.count(",") == 1 else 1)
-    }
     until = time.monotonic() + arguments.seconds
-    for process, _ in started.values():
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.terminate()  # it saves itself
-    for (name, seed), (process, folder) in started.items():
-        yield {"case": name, "seed": seed, **_finished(process, folder)}
+    cases = [case for case in CASES if re.search(arguments.only, case.name)]
+    queue = [  # the seeds of what is compared in step, so that a run out of time leaves pairs
+        (case, seed)
+        for group in (0, 1)
+        for seed in range(arguments.seeds)
+        for case in cases
+        if seed in case.seeds and case.is_compared == (group == 0)
+    ]
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        running = {
+            pool.submit(_run, arguments, case, [*served, f"run.seed={seed}"], until): (case, seed)
+            for case, seed in queue
+        }
+        for future in as_completed(running):
+            case, seed = running[future]
+            yield {"case": case.name, "seed": seed, **future.result()}
+
+
+def _run(arguments: argparse.Namespace, case: Case, settings: Sequence[str], until: float) -> Row:
+    """Return what a run gives until then."""
+    if time.monotonic() > until - START_S:
+        return {"not_run": "no time was left"}
+    process, folder = _start(arguments, case.recipe, [*case.settings, *settings])
+    try:
+        process.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.terminate()  # it saves itself
+    row = _finished(process, folder)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # they lie in memory
+    return row
 
 
 def _start(

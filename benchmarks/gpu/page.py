@@ -11,7 +11,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
+import numpy as np
+
 from harness import RESULTS, ROOT, put_section
+from turngym.rollouts.evaluation.statistics import Estimate
 
 FOLDER, PAGE = RESULTS / "gpu", ROOT / "docs" / "gpu.md"
 Row = dict[str, Any]
@@ -89,9 +92,41 @@ def rollout(rows: Sequence[Row]) -> list[str]:
 
 
 def language(rows: Sequence[Row]) -> list[str]:
-    """Return what SmolLM2 learned, run by run."""
+    """Return what SmolLM2 learned: method by method where seeds are the same, and run by run."""
     heads = ("run", "seed", "imitation alone", *_CURVE, "held out after", *_COSTS)
-    return table(heads, (_run(row) for row in rows))
+    return [*_compared(rows), "", *table(heads, (_run(row) for row in rows))]
+
+
+def _compared(rows: Sequence[Row]) -> list[str]:
+    """Return GuessCity's methods, each beside GRPO with the same seeds.
+
+    A run that solved all of its validation tasks after ten updates ended there: ten are compared.
+    """
+    found = {
+        name: {row["seed"]: row for row in rows if row["case"] == f"guesscity, {name}"}
+        for name in ("grpo", "igpo", "filtered_bc")
+    }
+    seeds = sorted(set.intersection(*(set(of) for of in found.values())))
+    lines = []
+    for name, of in found.items():
+        mine, base = ([_numbers(one[seed]) for seed in seeds] for one in (of, found["grpo"]))
+        gains = np.array(mine) - np.array(base)
+        cells = [_estimate(values) for values in np.array(mine).T]
+        cells += [_estimate(values) if name != "grpo" else "" for values in gains.T[1:]]
+        lines.append([name, str(len(seeds)), *cells])
+    minus = ("area, minus GRPO", "held out, minus GRPO")
+    heads = ("method", "seeds", "imitation alone", "area of ten updates", "held out after", *minus)
+    return table(heads, lines)
+
+
+def _numbers(row: Row) -> list[float]:
+    before, after = (e[_HELD] for e in row["evaluations"] if _HELD in e)
+    return [before, float(np.mean([u["rollout/success"] for u in row["updates"][:10]])), after]
+
+
+def _estimate(values: Any) -> str:
+    found = Estimate.of(100 * np.asarray(values))
+    return f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}]"
 
 
 _CURVE = ("validation", "after 5 updates", "10", "14")
@@ -110,7 +145,7 @@ def _run(row: Row) -> Sequence[str]:
         (published[-1] - published[0]) / max(1, len(published) - 1),
     )
     return (
-        row["case"],
+        row["case"] + (" ¹" if row.get("is_first_day") else ""),
         str(row["seed"]),
         _percent(held[:1]),
         *(_percent([by_step[step]] if step in by_step else []) for step in (0, 5, 10, 14)),

@@ -62,10 +62,6 @@ def place(model: PreTrainedModel, config: ComputeConfig, *, move: bool = True) -
     packed = flash if config.packing == "auto" else config.packing == "always"
     compute = Compute(device, DTYPES[config.dtype], config.recompute, packed)
     setattr(plain.base_model, _KEPT, compute)
-    if device.type == "cuda":
-        # cuDNN's attention was a quarter of the processor's time of an update on an H200, and the
-        # GPU waited for it: it plans anew for each shape, and episodes seldom have the same twice.
-        torch.backends.cuda.enable_cudnn_sdp(False)
     return model.to(device) if move else model
 
 
