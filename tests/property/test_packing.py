@@ -14,6 +14,7 @@ from turngym.errors import RecordError
 from turngym.rollouts.scheduler.packing import (
     PackedEpisode,
     pack_episode,
+    pack_tail,
     pack_turn,
     pack_turns,
     unpack_episode,
@@ -101,6 +102,16 @@ def test_an_episode_comes_back(several: list[Turn], text: str | None, stop: Stop
         final_observation=() if text is None else (Message(role="user", content=text),),
     )
     assert unpack_episode(pack_episode(episode)) == episode
+
+
+def test_what_a_limit_pays_after_the_last_turn_was_packed_comes_back() -> None:
+    said = Message(role="assistant", content="x")
+    turn = Turn(action=said, observation=(), reward=0.5, reward_parts={"a": 0.5})
+    paid = replace(turn, reward=1.5, reward_parts={"a": 0.5, "end": 1.0})
+    seeds = {"env_id": "e", "task_id": "t", "env_seed": 1, "policy_seed": 1}
+    episode = Trajectory(**seeds, turns=(turn, paid), stop_reason=StopReason.TRUNCATED_TIME)
+    early = PackedEpisode((pack_turn(turn), pack_turn(turn)), pack_tail(episode))
+    assert unpack_episode(early) == episode
 
 
 def test_reward_parts_come_back() -> None:

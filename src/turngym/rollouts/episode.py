@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import gymnasium
@@ -20,6 +20,7 @@ from turngym.agents.policy import (
     PolicyTurn,
 )
 from turngym.coroutines import awaited
+from turngym.environments.core.episode import joined_info
 from turngym.environments.core.spaces import Info
 from turngym.errors import ConfigError, EnginesLost, EnvironmentFault, EpisodeError, PolicyFault
 from turngym.faults import Boundary, Tolerated, message_of
@@ -153,11 +154,30 @@ async def rollout(
         record.stop, record.error = StopReason.ERROR_POLICY, message_of(fault)
     if record.stop.is_truncated and record.score is None:
         try:
-            with Boundary("score", EnvironmentFault):
-                record.score = _checked_score(_attribute(env, "score", lambda: None)())
+            await _judge(env, record)
         except EnvironmentFault as fault:  # an episode without a judge has no reward
             record.stop, record.error = StopReason.ERROR_REWARD, message_of(fault)
     return record.trajectory()
+
+
+async def _judge(env: AnyEnv, record: _Record) -> None:
+    """Judge the state in which the rollout cut the episode; what it is worth the last turn earns.
+
+    Before the first turn and within a step no turn can be paid: the score alone is asked.
+
+    Raises:
+        EnvironmentFault: The environment's judge broke.
+    """
+    info: Info = {}
+    if record.is_open:
+        with Boundary("judge", EnvironmentFault):
+            end = await awaited(_attribute(env, "end_at_limit", lambda: None)())
+            if end is not None:
+                info = end.info or {}
+                record.pay(end.reward, info)
+    with Boundary("score", EnvironmentFault):
+        score = info["score"] if "score" in info else _attribute(env, "score", lambda: None)()
+        record.score = _checked_score(score)
 
 
 def faulted(spec: EpisodeSpec, error: str) -> Trajectory:
@@ -186,6 +206,8 @@ class _Record:
         self.stop = StopReason.ERROR_ENV
         self.is_over = False
         """Whether the environment or the watch ended it: what follows changes nothing."""
+        self.is_open = False
+        """Whether it goes on after a turn that is complete; else no limit can be judged."""
         self.score: float | None = None
         self.error: str | None = None
         self.last_text: str | None = None
@@ -226,9 +248,18 @@ class _Record:
                 usage=turn.usage,
             )
         )
+        self.is_open = not answer.is_over
         if answer.is_over:
             self.stop = answer.stop_reason
             self.score = _checked_score(answer.info.get("score"))
+
+    def pay(self, reward: float, info: Info) -> None:
+        """Add the reward of the state that is left to the last turn."""
+        last = self.turns[-1]
+        total = last.reward + float(reward)
+        parts = {"reward_parts": last.reward_parts} if last.reward_parts else {}
+        joined = joined_info(parts, info, total).get("reward_parts", {})
+        self.turns[-1] = replace(last, reward=total, reward_parts=joined)
 
     def trajectory(self) -> Trajectory:
         spec = self.spec
@@ -304,6 +335,7 @@ async def _play(
             if over:
                 raise CannotReplay(f"the episode is over after {number} of {len(played)} turns")
             _resume(session, observation, info, before, number)
+            record.is_open = False
             with _env_boundary("step"):
                 answer = _Answer(*await awaited(env.step(before.turn.action.content)))
                 record.add(_as_policy_turn(before.turn), info, answer)
@@ -318,6 +350,7 @@ async def _play(
                     raise ValueError(f"the action is a message of role {turn.action.role!r}")
             if watch is not None and (hold := watch.sampled(turn)) is not None:
                 await hold
+            record.is_open = False
             with _env_boundary("step"):
                 answer = _Answer(*await awaited(env.step(turn.action.content)))
                 record.add(turn, info, answer)

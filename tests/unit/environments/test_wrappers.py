@@ -5,6 +5,7 @@ import gymnasium
 import pytest
 from gymnasium.wrappers import OrderEnforcing
 
+from helpers.broken_envs import Switch
 from helpers.envs import LadderEnv, registered
 from turngym.environments.core.limits import (
     InvalidActionLimit,
@@ -259,6 +260,17 @@ def test_the_expert_is_asked_before_the_step():
     env.step("jump 3")
     env.step("up")
     assert height == [0, 3]
+
+
+def test_expert_match_judges_at_a_limit_and_pays_nothing():
+    env = ExpertMatch(Switch())
+    env.reset(seed=0)
+    env.step("press")
+    end = env.end_at_limit()
+    assert (end.reward, env.get_wrapper_attr("score")()) == (0.0, 1.0)
+    env = ExpertMatch(ladder())
+    env.reset(seed=0)
+    assert env.end_at_limit() is None
 
 
 def test_agreement_is_paid_and_success_is_still_the_environments():

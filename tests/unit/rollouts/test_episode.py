@@ -2,11 +2,13 @@ import asyncio
 import logging
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import pytest
 
+from helpers.broken_envs import Switch
 from helpers.envs import AsyncLadderEnv, LadderEnv
 from helpers.policies import Saying
 from turngym.agents.policy import EpisodeContext
@@ -19,7 +21,22 @@ from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.types import StopReason
 
 TASK = LadderEnv().task("train", 3)
-SPEC = EpisodeSpec(env_id="helpers/ladder", task=TASK, env_seed=5, policy_seed=17, member=2)
+SEEDS = {"env_seed": 5, "policy_seed": 17, "member": 2}
+SPEC = EpisodeSpec(env_id="helpers/ladder", task=TASK, **SEEDS)
+SWITCH = EpisodeSpec(env_id="helpers/switch", task=Switch().task("train", 0), **SEEDS)
+
+
+class Stopping:
+    """Ends an episode after its second turn."""
+
+    def before_act(self, played):
+        pass
+
+    def sampled(self, turn):
+        pass
+
+    def stepped(self, turn, observation):
+        return StopReason.TRUNCATED_TOKENS if turn.action.content == "fly" else None
 
 
 def ladder(**options: Any) -> LadderEnv:
@@ -142,6 +159,59 @@ async def test_a_slow_policy_is_cut_off_with_the_score_so_far():
     made = await rollout(ladder(), policy, SPEC, timeout_s=0.05)
     assert (made.stop_reason, made.score) == (StopReason.TRUNCATED_TIME, 0.5)
     assert policy.closed == 1
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("end", ["think for ever", "overflow", "watch"])
+async def test_what_the_rollout_cuts_off_is_judged_as_at_a_limit(isolation, end):
+    async with as_async(Switch, isolation=isolation) as env:
+        watch = Stopping() if end == "watch" else None
+        policy = Saying("press", "fly" if watch else end)
+        made = await rollout(env, policy, SWITCH, timeout_s=None if watch else 2.0, watch=watch)
+    assert made.stop_reason.is_truncated
+    assert (made.episode_return, made.score, made.turns[-1].reward) == (1.0, 1.0, 1.0)
+
+
+async def test_what_a_limit_of_the_environment_judged_is_not_judged_again():
+    class Unscored(Switch):
+        def score(self):
+            return None
+
+    made = await rollout(limited(Unscored(), TurnLimit(1)), Saying("press"), SWITCH)
+    assert (made.stop_reason, made.episode_return) == (StopReason.TRUNCATED_TURNS, 1.0)
+
+
+async def test_before_the_first_turn_and_within_a_step_there_is_nothing_to_judge():
+    made = await rollout(Switch(), Saying("overflow"), SWITCH)
+    assert (made.turns, made.score) == ((), 0.0)
+
+    class Slow(AsyncLadderEnv):
+        def end_at_limit(self):
+            raise AssertionError
+
+    made = await rollout(Slow(slip=0.0), Saying("jump 3", "break hang"), SPEC, timeout_s=0.05)
+    assert (made.stop_reason, made.score) == (StopReason.TRUNCATED_TIME, 0.5)
+
+
+async def test_a_judge_that_breaks_at_a_limit_leaves_no_reward():
+    class Broken(Switch):
+        def end_at_limit(self):
+            raise OSError("the judge is gone")
+
+    made = await rollout(Broken(), Saying("press", "overflow"), SWITCH)
+    assert (made.stop_reason, made.score) == (StopReason.ERROR_REWARD, None)
+    assert made.error is not None
+    assert "judge: OSError: the judge is gone" in made.error
+
+
+async def test_parts_of_a_reward_sum_to_it_after_a_limit():
+    class Parted(Switch):
+        def turn(self, action):
+            outcome = super().turn(action)
+            return replace(outcome, reward=0.5, info={"reward_parts": {"press": 0.5}})
+
+    made = await rollout(Parted(), Saying("press", "overflow"), SWITCH)
+    assert made.turns[-1].reward_parts == {"press": 0.5, "end": 1.0}
 
 
 async def test_a_slow_environment_is_cut_off():

@@ -154,7 +154,7 @@ class EpisodeCore:
 
         For environments in which the agent says when it is done: its reward is then paid with the
         last turn, so that return and score agree. None: a limit pays nothing. May be a coroutine
-        in an ``AsyncTurnEnv``.
+        in an ``AsyncTurnEnv``. Rollouts call it where they end an episode between two turns.
         """
         return None
 

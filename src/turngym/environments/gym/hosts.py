@@ -25,6 +25,7 @@ import gymnasium
 
 from turngym.coroutines import forked
 from turngym.environments.core.env import AsyncTurnEnv, Observation, Snapshot, Step, clone
+from turngym.environments.core.episode import Outcome
 from turngym.environments.core.spaces import Info
 from turngym.environments.gym.face import GymFace
 from turngym.environments.gym.process import CALL, GET, ChildEnv, LocalEnv, MakeEnv, dispatch
@@ -162,6 +163,11 @@ class Hosted(ABC):
         """Carry out one action, as ``gymnasium.Env.step``."""
         result: Step = await self._call("step", action)
         return result
+
+    async def end_at_limit(self) -> Outcome | None:
+        """Judge the state in which a limit ends the episode, where the environment does that."""
+        end: Outcome | None = await self._call("end_at_limit")
+        return end
 
     async def snapshot(self) -> Snapshot:
         """Return the state of the environment and its wrappers."""

@@ -43,8 +43,9 @@ def dispatch(
 
     Args:
         env: The environment.
-        name: A method of ``gymnasium.Env``; ``"snapshot"`` or ``"restore"``; ``GET``
-            for the attribute ``args[0]``, which gives (is callable, value); ``CALL`` to call it.
+        name: A method of ``gymnasium.Env``; ``"snapshot"``, ``"restore"`` or ``"end_at_limit"``,
+            which gives None where the environment has none; ``GET`` for the attribute
+            ``args[0]``, which gives (is callable, value); ``CALL`` to call it.
         args: Positional arguments.
         kwargs: Keyword arguments.
     """
@@ -53,6 +54,8 @@ def dispatch(
         return (True, None) if callable(value) else (False, value)
     if name == CALL:
         return env.get_wrapper_attr(args[0])(*args[1:], **kwargs)
+    if name == "end_at_limit":
+        return env.get_wrapper_attr(name)() if env.has_wrapper_attr(name) else None
     if name == "snapshot":
         return snapshot(env)
     if name == "restore":

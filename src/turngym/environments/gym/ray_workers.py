@@ -111,7 +111,7 @@ class Worker:
         if isinstance(env, InlineEnv):
             return await method(*args, **kwargs)
         async with self._turn:
-            return await method(*args, **kwargs)
+            return await awaited(method(*args, **kwargs))
 
 
 class _Lost(Exception):

@@ -17,7 +17,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import AsyncTurnEnv, Observation, Step
-from turngym.environments.core.episode import EpisodeCore
+from turngym.environments.core.episode import EpisodeCore, Outcome
 from turngym.environments.core.limits import Limit, ToolCallLimit, limit_of
 from turngym.environments.core.spaces import Info
 from turngym.environments.gym.face import GymFace
@@ -141,6 +141,15 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
         reward = self.agreement(action, expert)
         info["reward_parts"] = {"expert_match": reward}
         return observation, reward, terminated, truncated, info
+
+    def end_at_limit(self) -> Outcome | None:
+        """Judge as the environment does at a limit, and pay nothing."""
+        judge = self.env.get_wrapper_attr("end_at_limit")
+        end: Outcome | None = judge()
+        if end is not None:
+            end.reward = 0.0
+            end.info = {k: v for k, v in (end.info or {}).items() if k != "reward_parts"}
+        return end
 
     def agreement(self, action: str, expert: str) -> float:
         """Return how well ``action`` agrees with the ``expert``'s, in [0, 1]."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from turngym.errors import RecordError
@@ -139,7 +139,10 @@ class PackedEpisode:
 
 
 def pack_tail(trajectory: Trajectory) -> bytes:
-    """Return what a trajectory has besides its turns, as JSON."""
+    """Return what a trajectory has besides its turns, as JSON.
+
+    What a limit adds to the reward of the last turn, which was packed before, is part of it.
+    """
     tail: dict[str, Any] = {
         "env_id": trajectory.env_id,
         "task_id": trajectory.task_id,
@@ -155,6 +158,10 @@ def pack_tail(trajectory: Trajectory) -> bytes:
         "error": trajectory.error,
         "metadata": dict(trajectory.metadata),
     }
+    is_part = "partial" in trajectory.metadata  # its last turn is none that a limit ended
+    if trajectory.stop_reason.is_truncated and trajectory.turns and not is_part:
+        last = trajectory.turns[-1]
+        tail["last_reward"] = [last.reward, dict(last.reward_parts)]
     given = {key: value for key, value in tail.items() if value not in (None, {}, [])}
     return _dumps(given).encode("ascii")
 
@@ -171,13 +178,16 @@ def unpack_episode(packed: PackedEpisode) -> Trajectory:
         RecordError: The bytes are not such an episode.
     """
     try:
-        tail: Mapping[str, Any] = json.loads(packed.tail)
-        fields = dict(tail) | {
+        tail: dict[str, Any] = json.loads(packed.tail)
+        turns = [unpack_turn(blob) for blob in packed.turns]
+        if (last := tail.pop("last_reward", None)) is not None:
+            turns[-1] = replace(turns[-1], reward=last[0], reward_parts=last[1])
+        fields = tail | {
             "stop_reason": StopReason(tail["stop_reason"]),
             "final_observation": tuple(_read_message(m) for m in tail.get("final_observation", ())),
         }
-        return Trajectory(turns=tuple(unpack_turn(blob) for blob in packed.turns), **fields)
-    except (ValueError, KeyError, TypeError) as error:
+        return Trajectory(turns=tuple(turns), **fields)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
         raise RecordError(f"packed episode: unreadable ({error})") from error
 
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from turngym.coroutines import awaited
 from turngym.environments.core.env import Observation, Step
+from turngym.environments.core.episode import Outcome
 from turngym.environments.core.spaces import Info
 from turngym.environments.gym.hosts import (
     ISOLATIONS,
@@ -395,6 +397,15 @@ class Lease:
         async with self._turn:
             answer, limit = self._watched(self._env.step(action)), self._step_s
             return await (answer if limit is None else self._pool.within("step", answer, limit))
+
+    async def end_at_limit(self) -> Outcome | None:
+        """Judge the state at a limit, within the deadline of a step."""
+        judge = getattr(self._env, "end_at_limit", lambda: None)
+        async with self._turn:
+            answer, limit = self._watched(awaited(judge())), self._step_s
+            end: Outcome | None
+            end = await (answer if limit is None else self._pool.within("judge", answer, limit))
+            return end
 
     def _watched(self, work: Awaitable[T]) -> Awaitable[T]:
         watch = self._pool.watch
