@@ -194,6 +194,13 @@ SPA_GROUP = (
     'algo.advantage={"type": "group_relative", "terms": [{"rewards": ["progress"], '
     '"returns": "reward_to_go", "unit": "turn"}]}',
 )
+# Episodes are five times as long as in the easy maze.
+ARCHER_LONG_DEMOS = (
+    *ALONE,
+    "algo.advantage.actor_turns=64",
+    "algo.advantage.critic.steps_per_update=50",
+    "algo.advantage.critic.pretrain_steps=1000",
+)
 WIDTHS = ("grpo-4=grpo", "grpo-8=grpo", "grpo-16=grpo", "grpo-32=grpo")
 COMPARISONS = {
     # Who learns from the demonstrations of the warm start, and how.
@@ -302,6 +309,25 @@ COMPARISONS = {
             "archer:algo.advantage.critic.max_tokens=112",
         ),
         tuning_seeds=1,
+    ),
+    # Twenty moves and more, paid at the door alone: what a critic of demonstrations is for.
+    "long": Comparison(
+        config="credit_maze",
+        shared=("evaluation.held_out_tasks=256",),
+        episodes=384,
+        algos=("grpo", "gigpo", "grpo_demos", "archer_demos"),
+        settings=(*_for("gigpo", *GIGPO), *_for("archer_demos", *ARCHER_LONG_DEMOS)),
+        tries=(
+            *(
+                f"{name}:{setting}"
+                for name in ("grpo", "gigpo", "grpo_demos")
+                for setting in ("learner.lr=7e-4", "rollout.groups_per_step=1")
+            ),
+            "archer_demos:learner.lr=3e-4",
+            "archer_demos:algo.advantage.critic.pretrain_steps=200",
+        ),
+        tuning_seeds=1,
+        first_seed=1,
     ),
     # The two winners again beside GRPO, on fresh seeds, with what the searches above chose.
     "weak-again": Comparison(

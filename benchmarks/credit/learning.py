@@ -162,7 +162,9 @@ def complete(task: str, out: Path, *, jobs: int) -> int:
         words = ["compare", comparison.config, *comparison.shared, "--algos"]
         words.append(",".join(f"{name}={protocol.presets[name]}" for name in algos))
         for name in algos:
-            words += [w for value in protocol.settings.get(name, ()) for w in ("--set", f"{name}:{value}")]
+            words += [
+                w for value in protocol.settings.get(name, ()) for w in ("--set", f"{name}:{value}")
+            ]
         number = seeds[-1] - seeds[0] + 1
         words += f"--first-seed {seeds[0]} --seeds {number} --jobs {jobs} --out {folder}".split()
         if code := compare([*words, "--budget-episodes", str(comparison.episodes)]):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -21,6 +23,7 @@ from turngym.agents.engine.local import LocalEngine
 from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError
 from turngym.rollouts.scheduler.audit import audit
+from turngym.rollouts.scheduler.ledger import LEDGER_FILE
 from turngym.rollouts.scheduler.pool import EnvPool, Lease
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
@@ -87,7 +90,29 @@ def test_an_interrupted_run_goes_on_where_it_was_saved(tmp_path: Path) -> None:
         assert not (out / "summary.json").exists()
     result = train(config, out)
     assert result.updates == 6
-    assert [row["step"] for row in steps(out)] == list(range(6))
+    rows = steps(out)
+    assert [row["step"] for row in rows] == list(range(6))
+    assert trained_episodes(out) <= sum(row["rollout/episodes"] for row in rows) <= episodes(out)
+
+
+def trained_episodes(folder: Path) -> int:
+    """Return how many episodes a run trained on, by its ledger."""
+    return count(folder, "SELECT COUNT(*) FROM (SELECT DISTINCT grp, member FROM uses)")
+
+
+def episodes(folder: Path) -> int:
+    """Return how many episodes closed groups have, by the ledger of the run."""
+    return count(
+        folder,
+        "SELECT COUNT(*) FROM samples s JOIN groups g ON s.grp = g.id WHERE g.state <> 'open'",
+    )
+
+
+def count(folder: Path, query: str) -> int:
+    """Return the one number that the ledger of a run answers."""
+    with closing(sqlite3.connect(folder / LEDGER_FILE)) as db:
+        found: int = db.execute(query).fetchone()[0]
+        return found
 
 
 DECODED = 3

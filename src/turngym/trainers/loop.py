@@ -241,7 +241,7 @@ class BatchSource:
         """
         measures = self._run.config.rollout.mode == "overlap"
         batch = joined(await self._take(), step=step, measures=measures)
-        self._run.state.groups = batch.next_index
+        self._run.state.groups, self._run.state.counted = batch.next_index, batch.closed
         return batch
 
 
@@ -275,6 +275,7 @@ async def open_batches(run: Run) -> AsyncIterator[BatchSource]:
                 run.sampled,
                 ledger=ledger,
                 version=run.state.step,
+                counted=run.state.counted,
                 first_group=0 if ledger is not None else run.state.groups,
             )
         )

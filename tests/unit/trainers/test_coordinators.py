@@ -74,6 +74,7 @@ def taken(*indices: int, is_over: bool = False, **stats: Any) -> Taken:
         is_over=is_over,
         faults=Counter(error_env=len(indices)),
         next_index=max(indices, default=0) + 2,
+        closed=indices,
         counts={"sched/running": 3.0},
         stats=measured,
         selection={},
@@ -150,6 +151,7 @@ async def test_an_update_takes_groups_in_the_order_of_their_numbers() -> None:
     assert len(batch.played) == 5
     assert batch.faults == {"error_env": 5}
     assert batch.next_index == 6
+    assert batch.closed == [0, 2, 4, 1, 3]
     assert batch.metrics["sched/running"] == 6
     assert batch.metrics["sched/version"] == 0
     with pytest.raises(TrainingError, match="update 3: the selection has no task left to play"):

@@ -395,6 +395,7 @@ class GroupBuffer:
             numbers = [member.number for member in stored.members]
             self._ledger.ready(stored.index, numbers, late=stored.kind == "late")
         if stored.kind == "group":
+            self._selection.observe(fetch(stored, self._read))
             self.ready[stored.index] = stored
             if stored.target is not None:
                 self.targets[stored.target] += 1

@@ -140,18 +140,19 @@ class RolloutScheduler:
     async def __aenter__(self) -> Self:
         """Make the environments, resume what an earlier process left, and begin."""
         loop = asyncio.get_running_loop()
-        self._stats = SchedulerMetrics(self.config.concurrency, loop.time())
+        self.stats = SchedulerMetrics(self.config.concurrency, loop.time())
+        """The counts behind ``metrics``."""
         self._buffer = GroupBuffer(
             self.config,
             self._admission,
             self._selection,
-            self._stats,
+            self.stats,
             self._ledger,
             version=lambda: self.version,
         )
         context = SchedulerContext(
             config=self.config,
-            stats=self._stats,
+            stats=self.stats,
             clock=loop.time,
             version=lambda: self.version,
             alive=self._alive,
@@ -229,7 +230,7 @@ class RolloutScheduler:
             self._ledger.reserve(batch.step, [*batch.groups, *batch.extra])
             await self._ledger.flush()
         self._trained_since = self._now()
-        self._stats.starved_s += self._trained_since - since
+        self.stats.starved_s += self._trained_since - since
         self._alive()
         self.schedule()
         return batch
@@ -278,7 +279,7 @@ class RolloutScheduler:
             raise ValueError(f"publish: version {version} does not follow {self.version}")
         if self._trained_since is not None:
             now = self._now()
-            self._stats.learner_s += now - self._trained_since
+            self.stats.learner_s += now - self._trained_since
             if self.timeline is not None:
                 name = f"update {self.version}"
                 self.timeline.span("learner", name, 0, self._trained_since, now, None)
@@ -319,7 +320,7 @@ class RolloutScheduler:
 
     def metrics(self) -> dict[str, float]:
         """Return what was measured since the start, as ``area/quantity``."""
-        return self.counts() | self._stats.metrics(self._now())
+        return self.counts() | self.stats.metrics(self._now())
 
     def counts(self) -> dict[str, float]:
         """Return what there is now, and what happened to environments."""
@@ -336,9 +337,9 @@ class RolloutScheduler:
         }
 
     @property
-    def stats(self) -> SchedulerMetrics:
-        """The counts behind ``metrics``."""
-        return self._stats
+    def closed(self) -> tuple[int, ...]:
+        """Numbers of the groups that closed and wait for an update."""
+        return tuple(self._buffer.ready)
 
     # For the dispatcher.
 

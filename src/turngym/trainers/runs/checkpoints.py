@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -239,6 +239,8 @@ class RunState:
     reached_target: bool = False
     groups: int = 0
     """Groups begun for reinforcement; the running number of the next."""
+    counted: list[int] = field(default_factory=list)
+    """Groups that wait for an update and are in the metrics already."""
     episodes: int = 0
     faults: int = 0
     before: dict[str, Any] | None = None

@@ -12,7 +12,7 @@ import pickle
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -207,6 +207,8 @@ class Setup:
     number: int
     version: int
     """Of the weights now."""
+    counted: Sequence[int]
+    """Groups of the run that wait for an update, and are in its metrics."""
     kept: int | None
     """See ``Ledger.kept``."""
     weights: str
@@ -325,6 +327,7 @@ class Coordinator:
                 with_parts(model, config.agent),
                 ledger=ledger,
                 version=setup.version,
+                counted=setup.counted,
                 number=setup.number,
             ) as source:
                 self._channel.send(Resumed())

@@ -237,6 +237,7 @@ class _Child:
             folder=self._run.folder.path,
             number=self._number,
             version=self._version,
+            counted=self._run.state.counted,
             kept=self._kept if self._has_resumed else None,
             weights=self._engine.run,
             tokenizer=self._run.renderer.tokenizer,

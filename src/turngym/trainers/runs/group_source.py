@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,12 +46,19 @@ class RecordingSelection:
         group_size: Most episodes of a group, from which the scheduler sees whether they fit.
         most: Groups that may begin between two batches, ``filter.max_rounds`` of them; then the
             batch is what there is.
+        counted: Groups that an earlier process left, and recorded.
     """
 
     def __init__(
-        self, selection: DataSelection | UniformSelection, *, group_size: int, most: int
+        self,
+        selection: DataSelection | UniformSelection,
+        *,
+        group_size: int,
+        most: int,
+        counted: Collection[int] = (),
     ) -> None:
         self.group_size = group_size
+        self.counted = frozenset(counted)
         self._selection = selection
         self._most = most
         self._begun = 0
@@ -74,7 +81,8 @@ class RecordingSelection:
 
     def observe(self, group: ReadyGroup) -> None:
         """Record a closed group."""
-        self._closed.append(group)
+        if group.index not in self.counted:
+            self._closed.append(group)
 
     def admit(self, group: ReadyGroup) -> FilterDecision:
         """Return whether ``group`` is trained on."""
@@ -122,6 +130,8 @@ class Taken:
     """The selection has no task left to play, and nothing came of it."""
     faults: Counter[str]
     next_index: int
+    closed: tuple[int, ...]
+    """Groups that were played and wait for an update."""
     counts: Mapping[str, float]
     """Of ``RolloutScheduler.counts``."""
     stats: SchedulerMetrics
@@ -152,8 +162,8 @@ class GroupSource:
         is_over = found is None and not self._selection.is_spent
         groups, extra = ((), ()) if found is None else (found.groups, found.extra)
         played = self._selection.taken()
-        if found is not None and found.replayed:  # its groups were counted for no one
-            played = (*played, *groups)
+        if found is not None and found.replayed:  # by the run, which lost what it counted since
+            played = (*played, *(g for g in groups if g.index not in self._selection.counted))
         faults = Counter(self.scheduler.stats.faults) - self._faults
         self._faults += faults
         return Taken(
@@ -163,6 +173,7 @@ class GroupSource:
             is_over=is_over,
             faults=faults,
             next_index=self.scheduler.next_index,
+            closed=self.scheduler.closed,
             counts=self.scheduler.counts(),
             stats=self.scheduler.stats,
             selection=self._selection.metrics(),
@@ -235,6 +246,8 @@ class Batch:
     """Tries since the last batch that ended by a fault, by stop reason."""
     next_index: int = 0
     """Groups of the run that were begun."""
+    closed: list[int] = field(default_factory=list)
+    """Groups that were played and wait for an update."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -265,6 +278,7 @@ def joined(parts: Sequence[Taken], *, step: int, measures: bool) -> Batch:
         played=tuple(group.group for part in parts for group in part.played),
         faults=sum((part.faults for part in parts), Counter[str]()),
         next_index=max(part.next_index for part in parts),
+        closed=[index for part in parts for index in part.closed],
         metrics=measured | _sums(part.selection for part in parts),
     )
 
@@ -308,6 +322,7 @@ async def open_source(
     *,
     ledger: Ledger | None,
     version: int,
+    counted: Collection[int] = (),
     first_group: int = 0,
     number: int = 0,
 ) -> AsyncIterator[GroupSource]:
@@ -320,6 +335,7 @@ async def open_source(
         policy: Acts.
         ledger: Accounts for the episodes; owned by the caller.
         version: Version of the policy's weights now.
+        counted: Groups that an earlier process left, and counted.
         first_group: Running number of the first group.
         number: Of the coordinator.
     """
@@ -327,7 +343,10 @@ async def open_source(
     schedule = config.rollout.share(number)
     rounds = config.selection.filter.max_rounds + schedule.admission.staleness
     recording = RecordingSelection(
-        selection, group_size=config.largest_group, most=rounds * schedule.groups_started
+        selection,
+        group_size=config.largest_group,
+        most=rounds * schedule.groups_started,
+        counted=counted,
     )
     calls = calls_at_once(config.rollout.calls_at_once, among=count)
     pools = {
