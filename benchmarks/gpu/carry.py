@@ -1,4 +1,4 @@
-"""Pack vLLM 0.32 for a machine with a Hopper GPU and no network, in one archive of 35 MB.
+"""Pack vLLM 0.32 for a machine with a Hopper GPU and no network, in one archive of 35 to 46 MB.
 
     carry.py FOLDER [PYTHON]    PYTHON: 3.12 with pip, of the machine's architecture
 
