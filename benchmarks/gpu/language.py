@@ -85,21 +85,37 @@ def language(arguments: argparse.Namespace, flags: Sequence[str]) -> Iterator[Ro
         for case in cases
         if seed in case.seeds and case.is_compared == (group == 0)
     ]
-    with ThreadPoolExecutor(arguments.at_once) as pool:
-        running = {
-            pool.submit(_run, arguments, case, [*served, f"run.seed={seed}"], until): (case, seed)
-            for case, seed in queue
-        }
+    started: list[subprocess.Popen[bytes]] = []
+    pool = ThreadPoolExecutor(arguments.at_once)
+    running = {
+        pool.submit(_run, arguments, case, [*served, f"run.seed={seed}"], until, started): (
+            case.name,
+            seed,
+        )
+        for case, seed in queue
+    }
+    try:
         for future in as_completed(running):
-            case, seed = running[future]
-            yield {"case": case.name, "seed": seed, **future.result()}
+            name, seed = running[future]
+            yield {"case": name, "seed": seed, **future.result()}
+    finally:  # a signal ends all of it
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in started:
+            process.terminate()
 
 
-def _run(arguments: argparse.Namespace, case: Case, settings: Sequence[str], until: float) -> Row:
-    """Return what a run gives until then."""
+def _run(
+    arguments: argparse.Namespace,
+    case: Case,
+    settings: Sequence[str],
+    until: float,
+    started: list[subprocess.Popen[bytes]],
+) -> Row:
+    """Return what a run gives until then; note its process."""
     if time.monotonic() > until - START_S:
         return {"not_run": "no time was left"}
     process, folder = _start(arguments, case.recipe, [*case.settings, *settings])
+    started.append(process)
     try:
         process.wait(max(0.0, until - time.monotonic()))
     except subprocess.TimeoutExpired:
