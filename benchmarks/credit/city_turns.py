@@ -1,7 +1,7 @@
 """Say what the models of a comparison do in each kind of turn of guesscity.
 
-    python benchmarks/credit/city_turns.py             # after make learning ARGS="--tasks city"
-    python benchmarks/credit/city_turns.py --run igpo  # what became of it
+    python benchmarks/credit/city_turns.py    # after make learning ARGS="--tasks gains-again"
+    python benchmarks/credit/city_turns.py --run igpo-paper    # what became of it
     python benchmarks/credit/city_turns.py --run random
 
 Which part of the game is still to be learned decides whether credit for questions can help. Turns
@@ -35,7 +35,7 @@ ONLY = re.compile(r"only (\w+)\.")
 def main() -> None:
     """Play validation tasks with each seed's model and print shares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "learning" / "city")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "learning" / "gains-again")
     parser.add_argument(
         "--run",
         default="warm-start",
@@ -48,7 +48,7 @@ def main() -> None:
     if not folders:
         parser.error(
             f"{arguments.out}: holds no comparison of text/guesscity; run make learning "
-            'ARGS="--tasks city" first, or give its folder with --out'
+            'ARGS="--tasks gains-again" first, or give its folder with --out'
         )
     for folder in folders:
         size = f"evaluation.validation_tasks={arguments.episodes}"

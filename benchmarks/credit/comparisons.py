@@ -72,34 +72,19 @@ class Comparison:
         return [*words, "--out", out]
 
 
-ARCHER = (
-    # Plain policy gradient takes one step per batch. The critic learns from nothing, so the policy
-    # waits for it; it reads what was seen last, which is the whole state in these games.
+# Plain policy gradient takes one step per batch, and replay allows one after every eight episodes.
+# The critic learns from nothing, so the policy waits for it; it reads what was seen last, which is
+# the whole state in these games.
+ARCHER_8 = (
     "learner.num_minibatches=1",
     "learner.lr=5e-4",
+    "rollout.groups_per_step=1",
     "algo.advantage.normalize=true",
-    "algo.advantage.actor_turns=128",
-    "algo.advantage.critic.max_tokens=24",
-    "algo.advantage.critic.steps_per_update=100",
-    "algo.advantage.critic.value_actions=replayed",
-    "algo.advantage.critic.warmup_updates=8",
-)
-# The same for 8 episodes an update instead of 32, a quarter of the work in each. With 32 the newest
-# batch alone was enough for the critic in the first seed: 69 % without replay, 67 % with it.
-ARCHER_8 = (
-    *ARCHER,
-    "rollout.groups_per_step=1",
     "algo.advantage.actor_turns=32",
+    "algo.advantage.critic.max_tokens=24",
     "algo.advantage.critic.steps_per_update=25",
+    "algo.advantage.critic.value_actions=replayed",
     "algo.advantage.critic.warmup_updates=32",
-)
-# In the long maze, whose episodes are five times as long: half of the work in each.
-ARCHER_LONG = (
-    *ARCHER,
-    "rollout.groups_per_step=1",
-    "algo.advantage.actor_turns=64",
-    "algo.advantage.critic.steps_per_update=50",
-    "algo.advantage.critic.warmup_updates=16",
 )
 # Half a point for every action that can be carried out would make long episodes worth more than
 # success. The estimator learns from nothing, and the policy waits for it.
@@ -110,26 +95,13 @@ SPA_SHORT = (
     "algo.rewards.0.batch_episodes=16",
     "algo.rewards.0.warmup_updates=4",
 )
-# In the long maze, with five times the turns: fewer steps on fewer episodes, a longer wait.
-SPA_LONG = (
-    *SPA,
-    "algo.rewards.0.steps_per_update=8",
-    "algo.rewards.0.batch_episodes=8",
-    "algo.rewards.0.warmup_updates=6",
-)
-SPA_OUTCOME = (
-    'algo.rewards=[{"type": "progress", "grounding_weight": 0, "lr": 3e-4, "steps_per_update": 8, '
-    '"batch_episodes": 8, "warmup_updates": 6}, {"type": "env"}]',
-    'algo.advantage.rewards=["progress", "env"]',
-)
-# In the game of cities, whose updates hold 128 episodes; ArCHer's 32.
+# In the game of cities, whose updates hold 128 episodes.
 SPA_CITY = (
     *SPA,
     "algo.rewards.0.steps_per_update=64",
     "algo.rewards.0.batch_episodes=16",
     "algo.rewards.0.warmup_updates=1",
 )
-ARCHER_CITY = (*ARCHER, "rollout.groups_per_step=4", "algo.advantage.critic.steps_per_update=50")
 # In the mail room, 32 episodes of eight short turns an update. Two steps of 7e-4 on each batch,
 # without a trust region, unlearned the words of the commands.
 ARCHER_MAIL = (
@@ -152,8 +124,6 @@ SPA_MAIL = (
 )
 # The form in the paper; the preset is that of the authors' later code.
 IGPO_PAPER = ("algo.rewards.1.form=prob_diff", "algo.advantage.terms.0.normalization=joint")
-# In the long maze, the better of two in the first seed; GRPO and GiGPO fall to nothing there.
-FAST = ("learner.lr=7e-4",)
 # While most fail, its pools see only the penalty for invalid actions.
 GIGPO = ("algo.rewards.1.penalty=0",)
 
@@ -368,53 +338,5 @@ COMPARISONS = {
         episodes=1920,
         algos=WIDTHS,
         settings=tuple(setting for w in (4, 8, 16, 32) for setting in _wide(w, of=128)),
-    ),
-    "maze": Comparison(
-        config="credit_maze",
-        episodes=384,
-        algos=("grpo", "ppo", "potential", "gigpo", "spa", "spa-outcome=spa", "archer"),
-        settings=(
-            *_for("archer", *ARCHER_LONG),
-            *_for("spa", *SPA_LONG),
-            *_for("spa-outcome", *SPA_OUTCOME),
-            *_for("gigpo", *GIGPO),
-            *_for("potential", *FAST),
-            *_for("ppo", *FAST),
-        ),
-    ),
-    "city": Comparison(
-        config="credit_city",
-        episodes=1920,
-        algos=(
-            *("grpo", "ppo", "igpo", "igpo-shuffled=igpo", "igpo-paper=igpo"),
-            *("igpo-paper-shuffled=igpo", "infopo", "gigpo", "spa", "archer"),
-        ),
-        settings=(
-            *_for("igpo-shuffled", "algo.rewards.1.shuffled=true"),
-            *_for("igpo-paper", *IGPO_PAPER),
-            *_for("igpo-paper-shuffled", *IGPO_PAPER, "algo.rewards.1.shuffled=true"),
-            *_for("gigpo", *GIGPO),
-            *_for("spa", *SPA_CITY),
-            *_for("archer", *ARCHER_CITY),
-        ),
-    ),
-    "ablations": Comparison(
-        config="credit_ablations",
-        episodes=640,
-        algos=(
-            "grpo",
-            "archer-8=archer",
-            "archer-8-no-warmup=archer",
-            "archer-8-no-replay=archer",
-            "spa",
-            "spa-constant=spa",
-        ),
-        settings=(
-            *_for("archer-8", *ARCHER_8),
-            *_for("archer-8-no-warmup", *ARCHER_8, "algo.advantage.critic.warmup_updates=0"),
-            *_for("archer-8-no-replay", *ARCHER_8, "algo.advantage.replay=false"),
-            *_for("spa", *SPA_SHORT),
-            *_for("spa-constant", *SPA_SHORT, "algo.rewards.0.constant=true"),
-        ),
     ),
 }
