@@ -123,8 +123,9 @@ def test_different_seeds_draw_differently_and_equal_seeds_alike() -> None:
     assert draw(engine().open(1), PROMPT) == draw(engine().open(1), PROMPT)
 
 
-def test_temperature_zero_takes_the_likeliest_token() -> None:
-    result = draw(engine().open(1), PROMPT, temperature=0.0)
+@pytest.mark.parametrize("temperature", [0.0, 1e-300])
+def test_temperature_zero_takes_the_likeliest_token(temperature: float) -> None:
+    result = draw(engine().open(1), PROMPT, temperature=temperature)
     ids = [*PROMPT, *result.token_ids]
     expected = full_logprobs(ids).argmax(-1)
     for place in range(len(PROMPT), len(ids)):

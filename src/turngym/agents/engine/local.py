@@ -333,13 +333,17 @@ def build(
     return LocalEngine(model, tokenizer, context=context, max_sessions=max_sessions, config=config)
 
 
+_COLDEST = 1e-6
+"""Below this temperature the likeliest token is taken, as at 0: divided logits may be infinite."""
+
+
 def _sample(logits: Tensor, batch: Sequence[_Request]) -> tuple[list[int], list[float]]:
     """Sample one token per row of ``logits`` [R, V], by inverting the cumulative distribution.
 
     Each row has a random number of its own, a hash of its session's seed and counter: what a
     session samples depends neither on who else is in the batch nor on the order of requests.
     """
-    temperatures = [r.sampling.temperature for r in batch]
+    temperatures = [t if (t := r.sampling.temperature) >= _COLDEST else 0.0 for r in batch]
     device = logits.device
     scale = torch.tensor([t if t > 0 else 1.0 for t in temperatures], device=device)
     logprobs = (logits / scale[:, None]).log_softmax(-1)
