@@ -172,6 +172,20 @@ async def test_picture_is_refused_in_one_line() -> None:
             await client.chat.completions.create(model="tiny", messages=rows)
 
 
+async def test_half_a_unicode_pair_in_a_tool_call_is_read_as_a_question_mark() -> None:
+    import openai
+
+    call = {"function": {"name": "say", "arguments": '{"text": "\\ud800"}'}}
+    rows: Any = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}]
+    asked: Any = {"model": "tiny", "max_tokens": 1, "extra_body": {"return_token_ids": True}}
+    async with (
+        served() as (url, _),
+        openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0, timeout=900) as client,
+    ):
+        answer: Any = await client.chat.completions.create(messages=rows, **asked)
+    assert '{"text": "?"}' in tokenizer().decode(answer.prompt_token_ids)
+
+
 async def test_wrong_key_is_refused() -> None:
     async with served(key="right-key") as (url, _):
         config = ChatConfig(model="tiny", base_url=url)

@@ -151,8 +151,12 @@ async def _closed(session: Session) -> None:
 
 
 def action_json(name: str, arguments: object) -> str:
-    """Return a tool call and its ``arguments`` as the text that a model writes for it."""
-    return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    """Return a tool call and its ``arguments`` as the text that a model writes for it.
+
+    Half of a unicode pair, which no tokenizer reads, becomes a question mark.
+    """
+    text = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return text.encode(errors="replace").decode()
 
 
 def _plain(message: Message) -> Message:
