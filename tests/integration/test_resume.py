@@ -225,7 +225,7 @@ def test_a_run_that_was_asked_to_stop_while_credit_samples_ends_the_same(
 def test_adapters_and_the_reference_policy_are_taken_up_too(
     straight: Path, tmp_path: Path, rank: int
 ) -> None:
-    base = find_model(straight)
+    base = Path(shutil.copytree(find_model(straight), tmp_path / "base"))
     settings = {
         **SETTINGS,
         "model": {"type": "pretrained", "path": str(base), "context": 64, "lora_rank": rank},
@@ -249,6 +249,10 @@ def test_adapters_and_the_reference_policy_are_taken_up_too(
     assert frozen is (rank > 0)
     rows = read_metrics(tmp_path / "straight" / "metrics.jsonl")
     assert max(row.get("train/kl_ref", 0.0) for row in rows) > 0
+    if rank:  # the weights below the adapters are replaced by others
+        shutil.copy(find_model(tmp_path / "straight") / "model.safetensors", base)
+        with pytest.raises(CheckpointError, match=r"adapters belong to other weights than those"):
+            train(load_config(TrainConfig, [settings, "run.steps=5"]), tmp_path / "straight")
 
 
 def assert_peft_reads_the_adapter(base: Path, merged: Path) -> None:

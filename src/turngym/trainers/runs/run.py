@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from turngym.agents.build import TRAINED_AS, with_parts
 from turngym.agents.engine.models import load_model_dir, load_tokenizer
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
@@ -403,8 +405,15 @@ class Run:
                 "expert episodes or the model that it came from have changed: restore them from a "
                 "copy"
             )
-        if is_adapted(self.model):
-            tensors = checkpoint.tensors(ADAPTER) or checkpoint.tensors("adapter")
-            load_adapter_state(self.model, tensors)
-        else:
-            self.model.load_state_dict(load_model_dir(checkpoint.model_dir)[0].state_dict())
+        saved = load_model_dir(checkpoint.model_dir)[0].state_dict()
+        if not is_adapted(self.model):
+            self.model.load_state_dict(saved)
+            return
+        tensors = checkpoint.tensors(ADAPTER) or checkpoint.tensors("adapter")
+        load_adapter_state(self.model, tensors)
+        for name, weights in full_state(self.model).items():
+            if not torch.allclose(weights.cpu(), saved[name], rtol=1e-3, atol=1e-5):
+                raise CheckpointError(
+                    f"{checkpoint.path}: its adapters belong to other weights than those that "
+                    "model.path names now; restore these from a copy"
+                )
