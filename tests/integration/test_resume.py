@@ -485,6 +485,7 @@ def test_the_trained_policy_can_be_loaded_from_the_run_and_from_a_checkpoint(
         assert policy.model.sampling.temperature == 0.0
         assert policy.model.sampling.max_new_tokens == 6
     assert load_policy(straight, greedy=False).model.sampling.temperature == 1.0
+    assert [load_policy(straight, context=c).model.engine.context for c in (32, 999)] == [32, 64]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:

@@ -52,7 +52,10 @@ def policy(
     ] = None,
     host: _Host = "127.0.0.1",
     port: _Port = 8000,
-    context: Annotated[int, typer.Option(min=16, help="Longest conversation in tokens.")] = 4096,
+    context: Annotated[
+        int | None,
+        typer.Option(min=16, help="Longest conversation in tokens; 4096, or as a run was trained."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Root of seeds where none is given.")] = 0,
     key_env: Annotated[
         str | None, typer.Option(help="Environment variable with the key that clients must send.")
@@ -233,16 +236,16 @@ def _access(allow_host: list[str] | None, max_body_mib: int) -> Access:
     return Access(allow_hosts=tuple(allow_host or ()), max_body_bytes=max_body_mib * 2**20)
 
 
-def _engine_model(spec: str, context: int) -> EngineModel[LocalEngine]:
+def _engine_model(spec: str, context: int | None) -> EngineModel[LocalEngine]:
     from turngym.agents.build import local_model
     from turngym.agents.config import LocalAgentConfig
     from turngym.trainers.runs.build_run import load_policy
 
     kind, _, rest = spec.partition(":")
     if kind == "hf" and rest:
-        return local_model(LocalAgentConfig(type="hf", path=rest, context=context))
+        return local_model(LocalAgentConfig(type="hf", path=rest, context=context or 4096))
     if kind == "run" and rest:
-        return load_policy(Path(rest).expanduser()).model
+        return load_policy(Path(rest).expanduser(), context=context).model
     raise ConfigError(f"model {spec!r}: wanted hf:NAME_OR_PATH or run:FOLDER")
 
 

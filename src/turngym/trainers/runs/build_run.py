@@ -189,12 +189,16 @@ def _state_of(checkpoint: Checkpoint | None, config: TrainConfig) -> RunState:
     return state
 
 
-def load_policy(path: Path, *, greedy: bool = True) -> ChatAgent[EngineModel[LocalEngine]]:
+def load_policy(
+    path: Path, *, greedy: bool = True, context: int | None = None
+) -> ChatAgent[EngineModel[LocalEngine]]:
     """Return the policy of a run's newest checkpoint, or of one checkpoint.
 
     Args:
         path: Folder of a run or of a checkpoint.
         greedy: Take the likeliest token; otherwise sample as in training.
+        context: Longest conversation in tokens, at most what the model was made for; as in
+            training by default.
 
     Raises:
         CheckpointError: There is none, or it is broken.
@@ -203,7 +207,9 @@ def load_policy(path: Path, *, greedy: bool = True) -> ChatAgent[EngineModel[Loc
     checkpoint = load_checkpoint(model_dir.parent)
     config = load_config(TrainConfig, [checkpoint.state["config"]])
     model, tokenizer = load_model_dir(model_dir)
-    engine = LocalEngine(model, tokenizer, context=config.model.context)
+    longest = int(getattr(model.config, "max_position_embeddings", config.model.context))
+    context = min(longest, context or config.model.context)
+    engine = LocalEngine(model, tokenizer, context=context)
     sampling = Sampling(
         temperature=0.0 if greedy else config.rollout.temperature,
         max_new_tokens=config.rollout.max_new_tokens,
