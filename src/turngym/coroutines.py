@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -12,6 +13,10 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import CoroutineType, FrameType
 from typing import Any, TypeVar
+
+from turngym.errors import Interrupted
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -151,6 +156,15 @@ class Uncut:
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+def _say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report an error that nothing awaits; of a task that a second signal cut off, its message."""
+    error = context.get("exception")
+    if isinstance(error, Interrupted):
+        logger.warning("%s", error)
+    else:
+        loop.default_exception_handler(context)
+
+
 @contextmanager
 def cancelled_by_signals() -> Iterator[None]:
     """Cancel the running task when the process is asked to stop.
@@ -164,6 +178,7 @@ def cancelled_by_signals() -> Iterator[None]:
         yield
         return
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_say)
     asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from turngym.coroutines import cancelled_by_signals
+from turngym.errors import Interrupted
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -37,6 +38,24 @@ def test_a_second_signal_stops_on_the_spot() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(work())
+
+
+def test_what_a_second_signal_cut_off_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        for delay_s in (0, 0.05):
+            asyncio.get_running_loop().call_later(delay_s, signal.raise_signal, signal.SIGINT)
+        try:
+            with cancelled_by_signals():
+                try:
+                    await asyncio.sleep(30)
+                finally:
+                    await asyncio.sleep(30)  # it saves
+        except asyncio.CancelledError:
+            raise Interrupted("saved") from None
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(work())
+    assert [(one.getMessage(), one.exc_info) for one in caplog.records] == [("saved", None)]
 
 
 def test_outside_of_the_main_thread_nothing_is_touched() -> None:
