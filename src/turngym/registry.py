@@ -19,7 +19,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -34,12 +34,15 @@ from turngym.errors import (
     missing_extra,
     unknown_name,
 )
+from turngym.faults import describe, is_from_signal
 
 ENTRY_POINT_GROUP = "turngym.environments"
 TASKS_GROUP = "turngym.tasks"
 OWN_NAMESPACE = "turngym"
 CREATE = "turngym.environments.gym.registration:create"
 """What ``gymnasium.make`` calls for every one of them."""
+PROVIDES = frozenset({"state_key", "ground_truth", "potential"})
+"""What an environment may give credit methods beyond rewards."""
 WITHOUT_DEPENDENCIES = frozenset({"miniwob"})
 """Modules wanted for the files they carry; what they would import is not needed."""
 
@@ -219,7 +222,7 @@ def register(
             (with ``answer``), ``"potential"``.
 
     Raises:
-        ConfigError: The id is malformed or already taken.
+        ConfigError: The id is malformed or already taken, or ``max_turns`` or ``provides`` is wrong.
     """
     entry = EnvEntry(
         id=id,
@@ -262,10 +265,16 @@ def add(entry: EnvEntry) -> bool:
     A file that is both run and imported registers twice what is one environment.
 
     Raises:
-        ConfigError: The id is malformed or already taken.
+        ConfigError: The id is malformed or already taken, or ``max_turns`` or ``provides`` is wrong.
     """
     if _ID.match(entry.id) is None:
         raise ConfigError(f"environment id {entry.id!r}: wanted '<namespace>/<Name>-v<N>'")
+    if type(entry.max_turns) is not int or entry.max_turns < 1:
+        found = repr(entry.max_turns)
+        raise ConfigError(f"{entry.id}: max_turns={found}: wanted a whole number of 1 or more")
+    if not entry.provides <= PROVIDES:
+        wanted, found = sorted(PROVIDES), sorted(entry.provides)
+        raise ConfigError(f"{entry.id}: provides={found}: wanted some of {wanted}")
     old = _entries.get(entry.id)
     if old is not None:
         same = replace(old, entry_point=entry.entry_point, source=entry.source)
@@ -397,9 +406,10 @@ def discover() -> None:
         if _discovered:
             return
         _discovered = True  # first, since a plug-in may look around while it registers
-        for group in (ENTRY_POINT_GROUP, TASKS_GROUP):
-            for point in entry_points(group=group):
-                _load(point)
+        with redirect_stdout(sys.stderr):  # some packages print a greeting
+            for group in (ENTRY_POINT_GROUP, TASKS_GROUP):
+                for point in entry_points(group=group):
+                    _load(point)
 
 
 def broken_plugins() -> list[str]:
@@ -414,14 +424,17 @@ def _load(point: EntryPoint) -> None:
             _add_tasks(point.name, point.value)
             return
         found = point.load()
-        if not callable(found):
-            raise TypeError(f"wanted a class or a function, found {type(found).__name__}")
+        if not callable(found) or inspect.iscoroutinefunction(found):
+            kind = "an async one" if callable(found) else type(found).__name__
+            raise TypeError(f"wanted a class or a plain function, found {kind}")
         if not inspect.isclass(found):
             found()
         else:
             _add_class(found, point.name)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary to foreign code
+    except BaseException as error:
+        if is_from_signal(error):  # and else whatever foreign code raises
+            raise
         owner = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = describe(error).splitlines()[0]
         _broken.append(f"plug-in {point.name!r} of {owner} is broken: {reason}")
         logger.warning("%s", _broken[-1])

@@ -245,13 +245,25 @@ def test_a_plug_in_is_there_in_another_process(empty, install):
     assert done.stderr == ""
 
 
+REGISTERS = """
+from turngym import register
+def announce(): register('bad/X-v0', 'x:X', family='x', {})
+"""
 BROKEN = {
     "import": ("import no_such_dependency\ndef announce(): pass", "ModuleNotFoundError"),
     "call": ("def announce():\n    raise OSError('no disk\\nreally')", "OSError: no disk"),
     "exit": ("raise SystemExit(0)", "SystemExit: 0"),
     "name": ("", "AttributeError"),
     "value": ("announce = 7", "TypeError"),
-    "id": ("class announce: pass", "wanted '<namespace>/<Name>-v<N>'"),
+    "id": ("class announce: reset = step = print", "wanted '<namespace>/<Name>-v<N>'"),
+    "class": ("class announce: pass", "badlab_class:announce': wanted a class derived from"),
+    "base": ("class Skipped(BaseException): pass\nraise Skipped('no')", "no (badlab_base.py:2 in"),
+    "async": ("async def announce(): pass", "wanted a class or a plain function, found an async"),
+    "turns": (REGISTERS.format("max_turns='5'"), "max_turns='5': wanted a whole number"),
+    "gives": (
+        REGISTERS.format("max_turns=5, provides='state_key'"),
+        "wanted some of ['ground_truth'",
+    ),
     "taken": (
         "from turngym import register\n"
         f"def announce():\n    register('turngym/Maze-v0', '{MAZE}', family='x', max_turns=1)",
@@ -273,6 +285,14 @@ def test_a_broken_plug_in_is_named_in_one_line_and_hides_no_other(empty, install
     assert "plug-in 'worse' of bad-lab 1.2 is broken" in line
     assert reason in line
     assert empty.broken_plugins() == [line]
+
+
+def test_a_plug_in_that_prints_does_not_speak_where_data_is_written(empty, install, capsys):
+    install(
+        "my-lab", "mylab_loud", "print('hello')\ndef announce(): pass", {"x": "mylab_loud:announce"}
+    )
+    empty.entries()
+    assert capsys.readouterr() == ("", "hello\n")
 
 
 def test_what_a_plug_in_registered_before_it_broke_stays(empty, install):

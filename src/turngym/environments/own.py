@@ -38,6 +38,7 @@ from turngym.tasks.sources import in_module, is_problem_class, player_of, task_s
 MAX_TURNS = 100
 """Where a class has no attribute ``max_turns``."""
 _FAMILY = "local"
+_BASES = "TurnEnv, TextGame, AsyncTurnEnv or gymnasium.Env"
 
 
 def load(name: str) -> EnvEntry | None:
@@ -78,7 +79,14 @@ def _load(name: str) -> EnvEntry | None:
 
 
 def add_class(cls: type, id: str) -> EnvEntry:
-    """Register ``cls`` under ``id``, with what it declares itself."""
+    """Register ``cls`` under ``id``, with what it declares itself.
+
+    Raises:
+        ConfigError: It is no environment.
+    """
+    if not _can_step(cls):
+        name = f"{cls.__module__}:{cls.__qualname__}"
+        raise ConfigError(f"environment {name!r}: wanted a class derived from {_BASES}")
     limit = getattr(cls, "max_turns", None)
     register(
         id,
@@ -127,7 +135,7 @@ def _only(name: str, module: ModuleType) -> EnvEntry:
             raise ConfigError(f"environment {name!r}: class {key} lacks {lacks}; write it")
     raise ConfigError(
         f"environment {name!r}: the file registers no environment and holds no class derived from "
-        "TurnEnv, TextGame, AsyncTurnEnv or gymnasium.Env, no task set and no problem"
+        f"{_BASES}, no task set and no problem"
     )
 
 
@@ -137,8 +145,12 @@ def _is_env_class(value: Any, module: ModuleType) -> bool:
         and value.__module__ == module.__name__
         and not value.__name__.startswith("_")
         and not inspect.isabstract(value)
-        and all(callable(getattr(value, name, None)) for name in ("reset", "step"))
+        and _can_step(value)
     )
+
+
+def _can_step(cls: type) -> bool:
+    return all(callable(getattr(cls, name, None)) for name in ("reset", "step"))
 
 
 def _of_tasks(name: str) -> EnvEntry:
