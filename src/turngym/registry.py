@@ -222,7 +222,7 @@ def register(
             (with ``answer``), ``"potential"``.
 
     Raises:
-        ConfigError: The id is malformed or already taken, or ``max_turns`` or ``provides`` is wrong.
+        ConfigError: The id is malformed or taken, or ``max_turns`` or ``provides`` is wrong.
     """
     entry = EnvEntry(
         id=id,
@@ -265,7 +265,7 @@ def add(entry: EnvEntry) -> bool:
     A file that is both run and imported registers twice what is one environment.
 
     Raises:
-        ConfigError: The id is malformed or already taken, or ``max_turns`` or ``provides`` is wrong.
+        ConfigError: The id is malformed or taken, or ``max_turns`` or ``provides`` is wrong.
     """
     if _ID.match(entry.id) is None:
         raise ConfigError(f"environment id {entry.id!r}: wanted '<namespace>/<Name>-v<N>'")
