@@ -314,3 +314,15 @@ def test_a_quota_holds_under_threads() -> None:
     for thread in threads:
         thread.join()
     assert len(taken) == quota.used["sandboxes"] == 5
+
+
+def test_a_plug_in_that_ends_the_program_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "bad_box-1.0.dist-info"
+    info.mkdir()
+    (info / "entry_points.txt").write_text("[turngym.sandboxes]\nbox = bad_box_module:Box\n")
+    (tmp_path / "bad_box_module.py").write_text("raise SystemExit(4)")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"sandbox 'box': SystemExit: 4 \(bad_box_module\.py:1"):
+        open_backend("box")

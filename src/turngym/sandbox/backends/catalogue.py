@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from typing import Any, cast
 
 from turngym.errors import ConfigError, unknown_name
+from turngym.faults import describe, is_from_signal
 from turngym.sandbox.base import Backend
 
 ENTRY_POINT_GROUP = "turngym.sandboxes"
@@ -34,6 +35,7 @@ def open_backend(name: str = DEFAULT, **options: Any) -> Backend:  # each back e
 
     Raises:
         UnknownNameError: There is none of that name.
+        ConfigError: A plug-in of that name cannot be loaded.
         SandboxRefused: It does not accept the options, or misses one.
     """
     make = _constructor(name)
@@ -49,5 +51,10 @@ def _constructor(name: str) -> Callable[..., Backend]:
         return cast("Callable[..., Backend]", getattr(import_module(module), attribute))
     for point in entry_points(group=ENTRY_POINT_GROUP):
         if point.name == name:
-            return cast("Callable[..., Backend]", point.load())
+            try:
+                return cast("Callable[..., Backend]", point.load())
+            except BaseException as error:
+                if is_from_signal(error):
+                    raise
+                raise ConfigError(f"sandbox {name!r}: {describe(error)}") from error
     raise unknown_name("sandbox", name, backend_names())
