@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -130,6 +131,8 @@ def _node(number: int, text: str) -> Node:
     try:
         pairs = [part.split("=") for part in text.split(",")]
         resources = {name: float(amount) for name, amount in pairs}
+        if not all(0 <= amount < math.inf for amount in resources.values()):
+            raise ValueError
     except ValueError as error:
         raise ConfigError(f"--nodes {text!r}: wanted NAME=AMOUNT,..., as GPU=8,engine=1") from error
     return Node(name=f"node {number}", resources=resources)

@@ -14,6 +14,7 @@ from helpers import models
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.models import add_lora, build_tiny_model, empty_model
 from turngym.agents.engine.vllm.children import command
+from turngym.cli.main import main
 from turngym.config import load_config
 from turngym.errors import ConfigError
 from turngym.nodes import Node
@@ -59,6 +60,8 @@ def test_adapters_are_counted_as_they_are_made(tmp_path: Path) -> None:
     learner = planned({"model": model}).parts[0]
     assert learner.gradients == 4 * own
     assert learner.moments == 8 * own
+    with pytest.raises(ConfigError, match="context=999 is more than the model's 64"):
+        planned({"model": {**model, "context": 999}})
 
 
 def test_what_ranks_offload_is_in_main_memory() -> None:
@@ -223,6 +226,12 @@ def test_each_part_goes_to_a_node_with_its_label() -> None:
     assert found["a"][:2] == [("learner, rank 0", "cuda:0"), ("learner, rank 1", "cuda:1")]
     assert found["b"] == [(f"server {n // 2}", f"cuda:{n}") for n in range(4)]
     assert found["c"] == [("environments 0", MAIN), ("environments 1", MAIN)]
+
+
+@pytest.mark.parametrize("nodes", ["GPU", "GPU=x", "GPU=-1", "GPU=nan", "=inf"])
+def test_nodes_that_cannot_be_are_one_line(nodes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "demo", "--dry-run", "--nodes", nodes]) == 2
+    assert "wanted NAME=AMOUNT" in capsys.readouterr().err
 
 
 def test_parts_are_spread_over_nodes() -> None:

@@ -96,7 +96,7 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
     """Return the model of ``config`` without memory for its weights; for its shape.
 
     Raises:
-        ConfigError: There is none, or the widths do not divide.
+        ConfigError: There is none, it reads less than ``context``, or the widths do not divide.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -110,6 +110,8 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"model {config.path!r} cannot be loaded: {reason}") from error
+        longest = getattr(shape.get_text_config(), "max_position_embeddings", None)
+        check_context(longest, config.context)
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
     return model
