@@ -270,8 +270,8 @@ def add(entry: EnvEntry) -> bool:
     if _ID.match(entry.id) is None:
         raise ConfigError(f"environment id {entry.id!r}: wanted '<namespace>/<Name>-v<N>'")
     if type(entry.max_turns) is not int or entry.max_turns < 1:
-        found = repr(entry.max_turns)
-        raise ConfigError(f"{entry.id}: max_turns={found}: wanted a whole number of 1 or more")
+        limit = repr(entry.max_turns)
+        raise ConfigError(f"{entry.id}: max_turns={limit}: wanted a whole number of 1 or more")
     if not entry.provides <= PROVIDES:
         wanted, found = sorted(PROVIDES), sorted(entry.provides)
         raise ConfigError(f"{entry.id}: provides={found}: wanted some of {wanted}")
