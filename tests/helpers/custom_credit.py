@@ -115,6 +115,52 @@ class Counting:
         self.asked = int(tensors["asked"])
 
 
+class Broken(Counting):
+    """A component of which one method does what it must not."""
+
+    def __init__(self, context: CreditContext | None, *, where: str) -> None:
+        super().__init__(context, start=1)
+        self.where = where
+
+    @property
+    def is_ready(self) -> bool:
+        """Divide by 0, perhaps."""
+        return 1 // (self.where != "is_ready") > 0
+
+    def read(self, turns: TurnBatch) -> Any:
+        """Return the values under a wrong name, or without one, perhaps."""
+        found = super().read(turns)
+        wrong = {"other": {"mine": found["custom"]}, "bare": found["custom"].values_N}
+        return wrong.get(self.where, found)
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Return words, perhaps."""
+        return {"credit/asked": "often" if self.where == "metrics" else np.float32(1)}
+
+    def state(self) -> Mapping[str, Any]:
+        """Return no tensor."""
+        return {"asked": 1.0}
+
+
+class BrokenMethod:
+    """A method that breaks when it is asked."""
+
+    def __init__(self, algo: AlgoConfig, context: CreditContext | None) -> None:
+        """Learn nothing."""
+
+    async def assign(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """Return nothing; break when there are two groups."""
+        if len(groups) > 1:
+            raise KeyError("no")
+
+    def state(self) -> None:
+        """Return nothing at all."""
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Read what is not there."""
+        tensors["asked"]
+
+
 class Nothing:
     """A method that teaches nothing."""
 
@@ -123,7 +169,8 @@ class Nothing:
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
         """Return no sample."""
-        return Credit(samples=(), metrics={"credit/groups": float(len(groups))})
+        settings = {f"credit/{name}": value for name, value in self.settings.items()}
+        return Credit(samples=(), metrics={"credit/groups": float(len(groups)), **settings})
 
     def state(self) -> Mapping[str, Tensor]:
         """Return nothing."""

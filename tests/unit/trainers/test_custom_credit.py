@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from helpers.cli import TINY_RUN
-from helpers.custom_credit import Nothing
 from helpers.trajectories import group
 from turngym.config import load_config
 from turngym.errors import ConfigError, TrainingError, TurnGymError
@@ -85,9 +84,7 @@ async def test_a_class_may_learn_and_is_kept_in_checkpoints() -> None:
 
 async def test_a_class_may_be_a_whole_method() -> None:
     made = method(advantage=own("Nothing", settings={"depth": 2}))
-    assert isinstance(made, Nothing)
-    assert made.settings == {"depth": 2}
-    assert (await made.assign([GROUP])).metrics == {"credit/groups": 1.0}
+    assert (await made.assign([GROUP])).metrics == {"credit/groups": 1.0, "credit/depth": 2.0}
 
 
 async def test_a_wrong_number_of_values_is_refused() -> None:
@@ -109,6 +106,41 @@ async def test_what_breaks_in_a_function_is_one_line_with_its_place(
 ) -> None:
     with pytest.raises(TurnGymError, match=message):
         await method(advantage=own(function)).assign([GROUP])
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("is_ready", r"Broken': ZeroDivisionError: .* \(custom_credit\.py:\d+ in is_ready\)"),
+        ("other", "Broken': read: 'custom' gave a NoneType, wanted a RewardComponent"),
+        ("bare", "Broken': read gave a ndarray, wanted a Mapping"),
+        ("metrics", "Broken': ValueError: could not convert string to float: 'often'"),
+        ("state", "Broken': state gave a float, wanted a Tensor"),
+    ],
+)
+async def test_what_breaks_in_a_class_of_rewards_is_one_line(where: str, message: str) -> None:
+    terms = [{"rewards": ["custom"]}]
+    rewards = [own("Broken", settings={"where": where})]
+
+    async def use() -> None:
+        made = method(rewards=rewards, advantage={"type": "group_relative", "terms": terms})
+        await made.assign([GROUP])
+        made.state()
+
+    with pytest.raises(TurnGymError, match=message):
+        await use()
+
+
+async def test_what_breaks_in_a_class_of_credit_is_one_line() -> None:
+    made = method(advantage=own("BrokenMethod"))
+    with pytest.raises(TrainingError, match=r"KeyError: 'no' \(custom_credit\.py:\d+ in assign\)"):
+        await made.assign([GROUP, GROUP])
+    with pytest.raises(ConfigError, match="BrokenMethod': assign gave a NoneType, wanted a Credit"):
+        await made.assign([GROUP])
+    with pytest.raises(ConfigError, match="BrokenMethod': state gave a NoneType, wanted a Mapping"):
+        made.state()
+    with pytest.raises(TrainingError, match=r"KeyError: 'asked' \(custom_credit\.py:\d+ in load"):
+        made.load_state({})
 
 
 async def test_a_reward_says_as_many_truths_as_values() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,8 +84,8 @@ def custom_source(config: CustomReward, context: CreditContext) -> RewardSource:
         return _FunctionSource(config, found)
     with _boundary(config):
         source: RewardSource = found(context, **config.settings)
-    _check_methods(config, source, RewardSource)
-    return source
+        _check_methods(config, source, RewardSource)
+    return _OwnSource(config, source)
 
 
 def custom_credit(
@@ -103,8 +104,8 @@ def custom_credit(
         return _FunctionCredit(config, algo, found, context)
     with _boundary(config):
         method: CreditMethod = found(algo, context, **config.settings)
-    _check_methods(config, method, CreditMethod)
-    return method
+        _check_methods(config, method, CreditMethod)
+    return _OwnCredit(config, method)
 
 
 @contextmanager
@@ -179,6 +180,65 @@ class _FunctionCredit:
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         self._sources.load_state(tensors)
+
+
+class _Own:
+    """An object of the user's own; what it raises is named, and so is a wrong thing it returns."""
+
+    def __init__(self, config: CustomReward | CustomAdvantage, made: Any) -> None:
+        self._config, self._made = config, made
+
+    def state(self) -> Mapping[str, Tensor]:
+        from torch import Tensor
+
+        with _boundary(self._config):
+            found: Mapping[str, Tensor] = self._made.state()
+            for tensor in self._wanted(found, Mapping, "state").values():
+                self._wanted(tensor, Tensor, "state")
+        return found
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        with _boundary(self._config):
+            self._made.load_state(tensors)
+
+    def _wanted(self, found: Any, wanted: type, method: str) -> Any:  # the user's may be anything
+        if not isinstance(found, wanted):
+            raise ConfigError(
+                f"{_kind(self._config)} {self._config.function!r}: {method} gave a "
+                f"{type(found).__name__}, wanted a {wanted.__name__}"
+            )
+        return found
+
+    def _numbers(self, found: Any) -> dict[str, float]:
+        return {k: float(value) for k, value in self._wanted(found, Mapping, "metrics").items()}
+
+
+class _OwnSource(_Own):
+    @property
+    def is_ready(self) -> bool:
+        with _boundary(self._config):
+            return bool(self._made.is_ready)
+
+    def read(self, turns: TurnBatch) -> Components:
+        with _boundary(self._config):
+            found: Components = self._made.read(turns)
+            for component in self._wanted(found, Mapping, "read").values():
+                self._wanted(component, RewardComponent, "read")
+                for part_N in (component.values_N, component.has_value_N):
+                    _one_per_turn(part_N, turns, self._config)
+            self._wanted(found.get("custom"), RewardComponent, "read: 'custom'")
+        return found
+
+    def metrics(self) -> Mapping[str, float]:
+        with _boundary(self._config):
+            return self._numbers(self._made.metrics())
+
+
+class _OwnCredit(_Own):
+    async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
+        with _boundary(self._config):
+            found: Credit = self._wanted(await self._made.assign(groups), Credit, "assign")
+            return replace(found, metrics=self._numbers(found.metrics))
 
 
 def _one_per_turn(
