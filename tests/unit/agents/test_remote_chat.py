@@ -26,7 +26,7 @@ from turngym.agents.chat.prompting import ChatMessage, Completion
 from turngym.agents.config import ChatConfig
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.chat import ONE_CALL_A_TURN, RemoteChat
-from turngym.agents.remote.endpoint import RateLimit
+from turngym.agents.remote.endpoint import RateLimit, read_json
 from turngym.agents.remote.wire import png, retry_after_s
 from turngym.environments.core.actions import InvalidAction, JsonTools
 from turngym.errors import ConfigError, PolicyFault
@@ -148,13 +148,24 @@ async def test_half_an_answer_is_asked_for_again(half: Reply) -> None:
     assert "\n" not in str(error.value)
 
 
-async def test_half_of_a_unicode_pair_becomes_a_question_mark() -> None:
-    async with fake_server(answer("go \ud83e"), answer("go")) as server:
+@pytest.mark.parametrize("sent", [rb"go \ud83e", rb"go \uDCC5", b"go \xed\xa0\xbe"])
+async def test_half_of_a_unicode_pair_becomes_a_question_mark(sent: bytes) -> None:
+    half = send(json.dumps(answer_body("SENT")).encode().replace(b"SENT", sent))
+    async with fake_server(half, answer("go")) as server:
         conversation = RemoteChat(ChatConfig(model="tiny", base_url=server.url)).open(0)
         assert (await conversation.complete([user("hi")])).message.content == "go ?"
         await conversation.complete([user("what?")])
         await conversation.close()  # type: ignore[misc]
     assert server.bodies[1]["messages"][1]["content"] == "go ?"
+
+
+def test_whole_pairs_stay_and_what_can_hold_no_half_is_not_encoded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = {"text": "go 🦎 한국"}
+    assert all(read_json(json.dumps(body, ensure_ascii=a).encode()) == body for a in (True, False))
+    monkeypatch.setattr(json, "dumps", None)
+    assert read_json('{"text": "héllo \\u00e9 世界"}'.encode()) == {"text": "héllo é 世界"}
 
 
 async def test_error_with_status_200_is_named() -> None:

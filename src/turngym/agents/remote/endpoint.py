@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -41,6 +42,17 @@ class Reply:
 
 class HalfAnswer(Exception):
     """An answer that broke off, or is none; asking again may help."""
+
+
+_MAYBE_HALF = re.compile(rb"\\u[dD]")
+
+
+def read_json(content: bytes) -> Any:  # whatever the server sent
+    """Return JSON; half of a unicode pair becomes "?", since no file and no request can hold it."""
+    found = json.loads(content)
+    if b"\xed" in content or _MAYBE_HALF.search(content):  # slower than parsing
+        found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
+    return found
 
 
 class RateLimit:
@@ -151,11 +163,9 @@ class Endpoint:
 
         async def ask() -> dict[str, Any]:
             try:
-                found = await self._now().post(path, body=dict(body), cast_to=object)
-                # Half of a unicode pair becomes "?": no file and no later request can hold it.
-                found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
-            except (ValueError, RecursionError) as error:  # what came is no JSON to its end
-                raise HalfAnswer("the answer broke off") from error
+                found = read_json(await self._now().post(path, body=dict(body), cast_to=bytes))
+            except (ValueError, RecursionError) as error:
+                raise HalfAnswer("the answer is no JSON, or broke off") from error
             if not isinstance(found, dict):
                 raise HalfAnswer("the answer is no JSON object")
             if found.get("error") and not found.get("choices"):
