@@ -115,15 +115,15 @@ def models(*names: str) -> Reply:
     return send_json({"object": "list", "data": [{"id": name} for name in names]})
 
 
-def answer(content: str | None, *, calls: Sequence[Any] = (), finish: str | None = "stop") -> Reply:
+def answer(content: Any, *, calls: Sequence[Any] = (), finish: str | None = "stop") -> Reply:
     """Answer a chat request."""
     return send_json(answer_body(content, calls=calls, finish=finish))
 
 
 def answer_body(
-    content: str | None, *, calls: Sequence[Any] = (), finish: str | None = "stop"
+    content: Any, *, calls: Sequence[Any] = (), finish: str | None = "stop"
 ) -> dict[str, Any]:
-    """Return a whole chat answer; a call is (name, arguments as text)."""
+    """Return a whole chat answer; content is text, None or parts, a call (name, arguments)."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if calls:
         message["tool_calls"] = [

@@ -95,6 +95,16 @@ async def test_several_choices_of_the_upstream_server_are_a_fault_and_no_turn(
     assert "answered with several choices" in trajectory.metadata["faults"][0]
 
 
+async def test_answer_in_parts_is_text_to_an_agent_that_speaks_responses() -> None:
+    parts = [{"type": "text", "text": "go "}, {"type": "text", "text": "north"}]
+    async with in_front_of(answer(parts)) as (_, found):
+        _, said = await send(found.url, "/v1/responses", {**HI, "input": "hi"})
+        assert said["output"][0]["content"][0]["text"] == "go north"
+        episodes = found.episodes
+    (trajectory,) = episodes.finished
+    assert trajectory.turns[0].action.content == "go north"
+
+
 async def test_answer_that_is_no_message_is_a_fault() -> None:
     odd = answer_body("x")
     odd["choices"][0]["message"]["content"] = {"no": "text"}

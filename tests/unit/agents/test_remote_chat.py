@@ -159,6 +159,14 @@ async def test_half_of_a_unicode_pair_becomes_a_question_mark(sent: bytes) -> No
     assert server.bodies[1]["messages"][1]["content"] == "go ?"
 
 
+async def test_text_in_parts_is_the_action() -> None:
+    text = [{"type": "text", "text": "go "}, {"type": "text", "text": "north"}]
+    others = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": None}, "odd", None]
+    completion, _ = await ask([answer([*others, *text])])
+    assert completion.message.content == "go north"
+    assert (await ask([answer([])]))[0].message.content == ""
+
+
 def test_whole_pairs_stay_and_what_can_hold_no_half_is_not_encoded_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

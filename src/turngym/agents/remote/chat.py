@@ -23,6 +23,7 @@ from turngym.agents.remote.wire import (
     first_choice,
     generation_of,
     prompt_ids_of,
+    text_of,
 )
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
@@ -189,8 +190,7 @@ def _check(answer: Mapping[str, Any]) -> None:
 
 def _answer_row(message: Mapping[str, Any]) -> Row:
     """Return the row of an answer of the server."""
-    content = message.get("content")
-    row: Row = {"role": "assistant", "content": content if isinstance(content, str) else ""}
+    row: Row = {"role": "assistant", "content": text_of(message.get("content"))}
     calls = [call for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
     if calls:
         row["tool_calls"] = [dict(call) for call in calls]

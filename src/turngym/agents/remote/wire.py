@@ -87,6 +87,15 @@ def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
+def text_of(content: Any) -> str:
+    """Return the text of a message as it came: a string, or the parts of a list that are text."""
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        parts = [part for part in content if isinstance(part, Mapping)]
+        texts = [part.get("text") for part in parts if part.get("type") == "text"]
+        return "".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
+
+
 def retry_after_s(header: str) -> float | None:
     """Return the seconds that ``Retry-After`` asks for, as a number or a date; None if neither."""
     with suppress(ValueError):

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from turngym.agents.remote.wire import usage_of
+from turngym.agents.remote.wire import text_of, usage_of
 from turngym.agents.serving.http import BadRequest
 from turngym.rollouts.gateway.bodies import check_responses
 
@@ -109,7 +109,7 @@ def _tool(tool: Mapping[str, Any]) -> Json:
 def answer_row(answer: Mapping[str, Any]) -> Json:
     """Return the chat message of a whole chat answer, as later requests hold it."""
     message = answer["choices"][0]["message"]
-    row: Json = {"role": "assistant", "content": message.get("content") or ""}
+    row: Json = {"role": "assistant", "content": text_of(message.get("content"))}
     if message.get("tool_calls"):
         row["tool_calls"] = message["tool_calls"]
     return row
@@ -155,7 +155,7 @@ class ResponseWriter:
     def closing(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield the events after the last text: its end, tool calls, the whole response."""
         message = answer["choices"][0]["message"]
-        text = message.get("content") or ""
+        text = text_of(message.get("content"))
         yield self._event("response.output_text.done", **self._place(), text=text, logprobs=[])
         part: Json = {"type": "output_text", "text": text, "annotations": []}
         yield self._event("response.content_part.done", **self._place(), part=part)
@@ -184,7 +184,7 @@ class ResponseWriter:
         return {"item_id": self._item, "output_index": 0, "content_index": 0}
 
     def _output(self, message: Mapping[str, Any]) -> list[Json]:
-        text = message.get("content") or ""
+        text = text_of(message.get("content"))
         calls = [self._call(call) for call in message.get("tool_calls") or []]
         return [*([self._message(text)] if text or not calls else []), *calls]
 
