@@ -118,6 +118,11 @@ def test_an_option_of_a_wrong_type_is_one_line(
     assert "raised from" not in said
 
 
+def test_a_family_and_an_environment_at_once(capsys: Captured) -> None:
+    told = complaint(capsys, "envs", "text", "--family", "web")
+    assert told == "envs: wanted 'text' or --family web, not both"
+
+
 def test_an_unknown_family_names_the_nearest(capsys: Captured) -> None:
     assert complaint(capsys, "eval", "txt/*", *EXPERT) == (
         "unknown family 'txt'. Did you mean 'text'?"

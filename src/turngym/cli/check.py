@@ -247,6 +247,8 @@ def envs(
     """
     known = registry.entries()
     families = sorted({entry.family for entry in known})
+    if family is not None and name is not None:
+        raise ConfigError(f"envs: wanted {name!r} or --family {family}, not both")
     if family is not None and family not in families:
         raise unknown_name("family", family, families)
     wanted = family or name
