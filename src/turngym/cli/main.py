@@ -22,7 +22,16 @@ from turngym.cli.check import envs, new
 from turngym.cli.corpus import app as corpus_app
 from turngym.cli.doctor import doctor
 from turngym.cli.eval import evaluate
-from turngym.cli.output import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
+from turngym.cli.output import (
+    FAILED,
+    FINE,
+    INTERRUPTED,
+    exit_code,
+    first_cause,
+    keep_stdout,
+    kept_stdout,
+    lines,
+)
 from turngym.cli.plan import launch, plan
 from turngym.cli.play import play
 from turngym.cli.replay import replay
@@ -99,6 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, with the arguments of the process if None, and return its exit code."""
     if arguments is None:  # this process is ours: being ended is Ctrl-C, so that all is closed
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if "--json" in sys.argv and sys.stdout and sys.stderr:  # None where one is closed
+            keep_stdout()
         code = main(sys.argv[1:])
         if "WORLD_SIZE" in os.environ:
             _end(code)
@@ -114,11 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _refuse_empty(arguments)
         command = typer.main.get_command(app)
         code = command.main(args=arguments, prog_name="turngym", standalone_mode=False)
-        sys.stdout.flush()
+        print(end="", flush=True)
         return code if isinstance(code, int) else FINE
     except BrokenPipeError:
         # The interpreter's last flush of stdout goes nowhere: its reader is gone.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (kept_stdout() or sys.stdout).fileno())
         return FAILED
     except (Exception, KeyboardInterrupt) as error:
         known = _report(error, debug=debug)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -23,9 +24,27 @@ _SECONDS_BETWEEN_LINES = 15.0
 """How often progress is reported where there is no terminal."""
 
 
+_kept: TextIO | None = None
+
+
+def keep_stdout() -> None:
+    """From here on ``print_json`` alone writes to stdout; what else is printed goes to stderr.
+
+    For the whole process and those that it starts: a user's module prints, and so do programs.
+    """
+    global _kept
+    _kept = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+    os.dup2(2, 1)
+
+
+def kept_stdout() -> TextIO | None:
+    """Return what stdout was before ``keep_stdout``; None while it still is that."""
+    return _kept
+
+
 def print_json(value: Any) -> None:
     """Write ``value`` to stdout as indented JSON."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json.dumps(value, indent=2, ensure_ascii=False), file=_kept, flush=True)
 
 
 def say(text: str) -> None:

@@ -16,7 +16,15 @@ import typer
 from turngym import __version__
 from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import SOURCES, Json, MaybeSources, Sources
-from turngym.cli.output import Advance, print_json, progress, say, table, writable_folder
+from turngym.cli.output import (
+    Advance,
+    kept_stdout,
+    print_json,
+    progress,
+    say,
+    table,
+    writable_folder,
+)
 from turngym.cli.report import REFERENCE_HELP, print_report
 from turngym.errors import ConfigError, unknown_name
 from turngym.records import write_json
@@ -81,7 +89,7 @@ def train(
         check_devices(config)
         options = ["--resume"] * resume + ["--json"] * as_json
         arguments = ["train", *(sources or []), "--out", str(folder), *options]
-        raise typer.Exit(launch(config.learner.ranks, arguments))
+        raise typer.Exit(launch(config.learner.ranks, arguments, stdout=kept_stdout()))
     with Watcher() as watcher:
         result = run_training(config, folder, progress=watcher)
     if as_json:

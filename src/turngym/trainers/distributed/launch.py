@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
+from typing import IO
 
 from turngym.errors import ConfigError, TrainingError
 
@@ -56,7 +57,7 @@ def check_size(ranks: int) -> None:
         )
 
 
-def launch(ranks: int, arguments: Sequence[str]) -> int:
+def launch(ranks: int, arguments: Sequence[str], *, stdout: IO[str] | None = None) -> int:
     """Run ``turngym`` as ``ranks`` processes and return the exit code of the run.
 
     SIGINT and SIGTERM go to rank 0, which saves the run.
@@ -64,6 +65,7 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     Args:
         ranks: How many.
         arguments: Of the command line.
+        stdout: Of rank 0; None for that of this process.
 
     Raises:
         TrainingError: A rank was killed, or ended without having said why.
@@ -74,7 +76,7 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
         subprocess.Popen(
             [sys.executable, "-m", "turngym", *arguments],
             env=os.environ | rank_environment(rank, ranks, port) | {_PIPE: str(reader)},
-            stdout=None if rank == 0 else subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if rank else stdout,
             stdin=None if rank == 0 else subprocess.DEVNULL,
             pass_fds=[reader],
             start_new_session=True,  # Ctrl-C is for rank 0 alone, once
