@@ -111,6 +111,7 @@ def test_a_task_is_drawn_from_the_split_that_is_asked_for(env):
     [
         ({"tusk": 1}, "ladder: unknown reset option 'tusk'; known: task, split"),
         ({"split": "dev"}, "ladder: split 'dev'; wanted one of train, test"),
+        ({"task": "ladder/test/0", "split": "train"}, "options task and split: wanted one of them"),
         ({"task": 7}, "option 'task' must be a Task or a task id"),
         ({"task": "maze/train/1"}, "task id 'maze/train/1': wanted 'ladder/<train|test>/<index>'"),
     ],

@@ -287,18 +287,18 @@ class EpisodeCore:
         return self._task
 
     def _choose_task(self, options: dict[str, Any]) -> Task:
-        chosen = options.pop("task", None)
-        split = options.pop("split", None) or next(one for one in SPLITS if self.count(one) != 0)
+        chosen, split = options.pop("task", None), options.pop("split", None)
         if options:
             raise ConfigError(
                 f"{self.name}: unknown reset option {sorted(options)[0]!r}; known: task, split"
             )
-        if isinstance(chosen, Task):
-            return chosen
-        if isinstance(chosen, str):
-            return self.find_task(chosen)
+        if chosen is not None and split is not None:
+            raise ConfigError(f"{self.name}: reset options task and split: wanted one of them")
+        if isinstance(chosen, Task | str):
+            return self.find_task(chosen) if isinstance(chosen, str) else chosen
         if chosen is not None:
             raise ConfigError(f"{self.name}: option 'task' must be a Task or a task id")
+        split = split or next(one for one in SPLITS if self.count(one) != 0)
         if split not in SPLITS:
             raise ConfigError(f"{self.name}: split {split!r}; wanted one of {', '.join(SPLITS)}")
         return self.task(split, int(self.np_random.integers(self.count(split) or _MAX_TASK_INDEX)))
