@@ -154,7 +154,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, hint: str = "") 
     """
     names = sorted(known)
     lowered = {candidate.lower(): candidate for candidate in names}
-    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.5)
     if near:
         return UnknownNameError(f"unknown {kind} {name!r}. Did you mean {lowered[near[0]]!r}?")
     return UnknownNameError(f"unknown {kind} {name!r}. {hint or 'Known: ' + ', '.join(names)}")

@@ -111,11 +111,22 @@ def test_an_unknown_id_names_the_nearest_id(capsys: Captured) -> None:
     ],
 )
 def test_an_option_of_a_wrong_type_is_one_line(
-    capsys: Captured, env: str, option: str, line: str
+    capsys: Captured, tmp_path: Path, env: str, option: str, line: str
 ) -> None:
-    said = complaint(capsys, "eval", env, *EXPERT, "--env-option", option)
+    out = tmp_path / "new"
+    said = complaint(capsys, "eval", env, *EXPERT, "--env-option", option, "--out", str(out))
     assert re.fullmatch(line, said)
     assert "raised from" not in said
+    assert not out.exists()
+
+
+def test_an_option_that_a_later_environment_refuses_is_refused_before_the_first_plays(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    more = ("--env-option", "reward=exact", "--out", str(tmp_path / "new"))
+    said = complaint(capsys, "eval", "search/world-2hop", "text/maze", *EXPERT, *more)
+    assert said.startswith("unknown option of text/maze 'reward'. Known: ")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_family_and_an_environment_at_once(capsys: Captured) -> None:

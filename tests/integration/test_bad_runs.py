@@ -85,6 +85,12 @@ def test_training_without_the_train_extra(tmp_path: Path, config: str) -> None:
             "env.options.size=3",
             "unknown option of text/maze 'size'. Known: action_style, difficulty",
         ),
+        ("env.options.difficulty=hrd", "unknown difficulty of maze 'hrd'. Did you mean 'hard'?"),
+        (
+            "env.options.difficulty=5",
+            "unknown difficulty of maze 5. Known: easy, hard, long, medium",
+        ),
+        ("env.options.max_turns=x", "option max_turns: wanted a whole number, got 'x'"),
         ("algo=grpoo", "unknown algo preset 'grpoo'. Did you mean 'grpo'?"),
         ("rollout.group_size=0", "rollout.group_size: Input should be greater than or equal to 1"),
         ("rollout.group_size=1", "rollout.group_size=1 leaves nothing to compare with"),
@@ -97,6 +103,7 @@ def test_settings_that_do_not_fit(
     capsys: Captured, config: str, tmp_path: Path, override: str, line: str
 ) -> None:
     assert line in complaint(capsys, "train", config, override, "--out", str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
 
 
 def test_an_environment_whose_extra_is_missing(

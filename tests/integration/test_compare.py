@@ -169,6 +169,7 @@ BUDGET = ("--budget-episodes", "100")
         (["--algos", "grpo", "--set", "lr=1", *BUDGET], "--set 'lr=1': wanted NAME:key.path=value"),
         (["--algos", "grpo,grpo", *BUDGET], "'grpo' is there twice; NAME=PRESET gives another"),
         (["--algos", ",", *BUDGET], "--algos: wanted at least one"),
+        (["--algos", "grpo", *BUDGET, "env.options.difficulty=hrd"], "Did you mean 'hard'?"),
         (["--algos", "start=grpo", *BUDGET], "wanted PRESET, FILE.toml or NAME=PRESET"),
         (["--algos", "mine.toml", *BUDGET], "mine.toml: cannot be read"),
         (

@@ -27,9 +27,8 @@ from turngym.cli.output import (
 )
 from turngym.cli.play import interruptible, person
 from turngym.coroutines import cancelled_by_signals
-from turngym.environments.gym.registration import make
-from turngym.errors import ConfigError, EnvironmentFault, Interrupted, TurnGymError
-from turngym.faults import describe
+from turngym.environments.gym.registration import make, named
+from turngym.errors import ConfigError, Interrupted
 from turngym.registry import EnvEntry
 from turngym.rollouts.evaluation.evaluate import EvalJob, OnRow, play_job
 from turngym.rollouts.evaluation.folder import EvalFolder
@@ -118,6 +117,9 @@ def evaluate(
         concurrency=concurrency or (1 if agent == HUMAN else _CONCURRENCY),
     )
     policy = person() if agent == HUMAN else make_policy(agent)
+    for entry in entries:
+        if entry.id in chosen:  # wrong options are refused before there is a folder
+            _make(entry, plan).close()
     with _folder(out, plan.identity(entries), retry_faults=retry_faults) as folder:
         evaluation = _Evaluation(plan, policy, folder, chosen)
         with _saved(folder):
@@ -310,14 +312,5 @@ def _tasks(entry: EnvEntry, plan: _Plan) -> list[Task]:
 
 def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:
     """Make one environment; whatever stops it is one line."""
-    try:
+    with named(entry.short_name, plan.env_options):
         return make(entry.id, **plan.env_options)
-    except TurnGymError:
-        raise
-    except Exception as error:
-        # Gymnasium adds the whole specification to what the environment said.
-        reason = describe(error).partition(" was raised from the environment creator")[0]
-        if plan.env_options:
-            options = ", ".join(f"{key}={value!r}" for key, value in plan.env_options.items())
-            raise ConfigError(f"{entry.short_name} with {options}: {reason}") from error
-        raise EnvironmentFault(f"{entry.short_name}: {reason}") from error

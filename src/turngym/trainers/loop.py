@@ -30,6 +30,7 @@ from turngym.rollouts.evaluation.statistics import summarize
 from turngym.tracing import note, traced, traced_run
 from turngym.trainers.distributed.launch import check_size
 from turngym.trainers.runs.build_run import build_run, check_devices
+from turngym.trainers.runs.episode_runner import check_environments
 from turngym.trainers.runs.group_source import Batch, Taken, joined, open_ledger, open_source
 from turngym.trainers.runs.needs import check_needs
 from turngym.trainers.runs.progress import HeldOut, Progress, Silent, TrainResult
@@ -66,6 +67,8 @@ def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = N
     check_needs(config)
     check_devices(config)
     check_engine(config.engine, context=config.model.context)
+    if not (Path(out) / "summary.json").exists():
+        check_environments(config)
     with (
         _joined(config) as group,
         RunFolder(Path(out), config) as folder,

@@ -48,8 +48,8 @@ def test_adapters_are_added_without_a_warning() -> None:
 
 
 def test_widths_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(ConfigError, match="multiple of 2"):
-        build_tiny_model(TinyModelConfig(hidden=33, heads=2), tokenizer(), seed=1)
+    with pytest.raises(ValueError, match="hidden=33 must be a multiple"):
+        TinyModelConfig(hidden=33, heads=2)
 
 
 def test_missing_model_folder_is_one_line(tmp_path: Path) -> None:

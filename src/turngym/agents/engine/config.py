@@ -31,6 +31,16 @@ class TinyModelConfig(StrictModel):
     vocab_size: int = Field(default=330, ge=262)
     """Entries of the tokenizer that is trained with it."""
 
+    @model_validator(mode="after")
+    def _check_widths(self) -> Self:
+        kv_heads = self.kv_heads or self.heads
+        if self.hidden % (2 * self.heads) or self.heads % kv_heads:
+            raise ValueError(
+                f"hidden={self.hidden} must be a multiple of 2*heads={2 * self.heads} and "
+                f"heads={self.heads} a multiple of kv_heads={kv_heads}"
+            )
+        return self
+
 
 class PretrainedModelConfig(StrictModel):
     """A causal language model of the ``transformers`` library."""

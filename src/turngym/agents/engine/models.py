@@ -49,9 +49,6 @@ def build_tiny_model(
         config: Its shape.
         tokenizer: Gives the vocabulary size and the ids of the end and pad tokens.
         seed: Seeds the weights; global random state is left as it was.
-
-    Raises:
-        ConfigError: The widths do not divide.
     """
     shape = _tiny_shape(
         config,
@@ -71,19 +68,13 @@ def _tiny_shape(config: TinyModelConfig, **of_tokenizer: int | None) -> Pretrain
         from transformers import AutoConfig
     except ImportError as error:
         raise missing_extra("a model", "train") from error
-    kv_heads = config.kv_heads or config.heads
-    if config.hidden % (2 * config.heads) or config.heads % kv_heads:
-        raise ConfigError(
-            f"model: hidden={config.hidden} must be a multiple of 2*heads={2 * config.heads} and "
-            f"heads={config.heads} a multiple of kv_heads={kv_heads}"
-        )
     return AutoConfig.for_model(
         config.architecture,
         hidden_size=config.hidden,
         intermediate_size=config.hidden * 8 // 3 // 8 * 8,
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
-        num_key_value_heads=kv_heads,
+        num_key_value_heads=config.kv_heads or config.heads,
         head_dim=config.hidden // config.heads,
         max_position_embeddings=config.context,
         tie_word_embeddings=True,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from turngym import registry
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, EnvironmentFault, TurnGymError, unknown_name
+from turngym.faults import describe
 from turngym.registry import CREATE, EnvEntry
 
 if TYPE_CHECKING:
@@ -87,6 +89,31 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
             raise ConfigError(f"environment {entry.short_name!r}: {reason}") from error
         known = [option.name for option in options_of(entry)]
         raise unknown_name(f"option of {entry.short_name}", found[1], known) from error
+
+
+@contextmanager
+def named(name: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """Turn what stops an environment from being made into one line.
+
+    Args:
+        name: Of the environment.
+        options: That it is made with.
+
+    Raises:
+        ConfigError: Its class raises an error that is none of ours, and there are options.
+        EnvironmentFault: The same, and there are none.
+    """
+    try:
+        yield
+    except TurnGymError:
+        raise
+    except Exception as error:
+        # Gymnasium adds the whole specification to what the environment said.
+        reason = describe(error).partition(" was raised from the environment creator")[0]
+        if options:
+            given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+            raise ConfigError(f"{name} with {given}: {reason}") from error
+        raise EnvironmentFault(f"{name}: {reason}") from error
 
 
 def create(

@@ -90,6 +90,8 @@ class Session:
             TurnGymError: There is no such task, or the environment broke.
         """
         asked = checked(ResetBody, data)
+        if asked.task is not None and asked.index is not None:
+            raise BadRequest("reset: wanted task or index, not both")
         number = next(self._number)
         seed = derive_seed(self._seed, number) if asked.seed is None else asked.seed
         chosen = asked.task if asked.task is not None else asked.index

@@ -24,6 +24,7 @@ from turngym.agents.engine.config import PretrainedModelConfig
 from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError
 from turngym.trainers.runs.checkpoints import find_model
+from turngym.trainers.runs.episode_runner import check_environments
 from turngym.trainers.runs.needs import check_needs
 from turngym.trainers.runs.run_folder import check_same_run
 from turngym.trainers.settings.train import TrainConfig, recipes
@@ -195,7 +196,9 @@ def _base(env: str, sources: Sequence[str], *, has_file: bool) -> dict[str, Any]
     config = load_config(TrainConfig, [kept, *sources])
     settings = _in_env(config.model_dump(mode="json"), short)
     asked = [s for s in sources if s.startswith("env.") and not s.startswith("env.id=")]
-    return load_config(TrainConfig, [settings, *asked]).model_dump(mode="json")
+    config = load_config(TrainConfig, [settings, *asked])
+    check_environments(config)
+    return config.model_dump(mode="json")
 
 
 def _in_env(settings: dict[str, Any], env: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import gymnasium
 from turngym.agents.policy import Policy
 from turngym.environments.gym.hosts import Isolation
 from turngym.environments.gym.ray_workers import RayWorkers
-from turngym.environments.gym.registration import make
+from turngym.environments.gym.registration import make, named
 from turngym.environments.gym.wrappers import ExpertMatch
 from turngym.errors import ConfigError
 from turngym.registry import find
@@ -46,7 +46,8 @@ class Playground:
         self.make_env = partial(_make_env, self.env_id, part)
         """Returns a new environment; can be sent to another process."""
         self._reserved = reserved
-        self._catalogue = self.make_env()
+        with named(part.id, part.options):
+            self._catalogue = self.make_env()
         self._task = self._catalogue.get_wrapper_attr("task")
         counted = self._catalogue.has_wrapper_attr("count")
         count = self._catalogue.get_wrapper_attr("count") if counted else lambda split: None
@@ -87,6 +88,21 @@ class Playground:
 def _make_env(env_id: str, part: EnvPart) -> gymnasium.Env[Any, Any]:
     env = make(env_id, **part.options)
     return ExpertMatch(env) if part.expert_match else env
+
+
+def _playground(part: EnvPart, config: TrainConfig) -> Playground:
+    held_out = -(-config.evaluation.held_out_tasks // len(config.env.parts))
+    return Playground(part, reserved=config.reserved_tasks, held_out=held_out)
+
+
+def check_environments(config: TrainConfig) -> None:
+    """Make each environment of a run once, so that what is wrong is refused before anything starts.
+
+    Raises:
+        As ``EpisodeRunner``.
+    """
+    for part in config.env.parts:
+        _playground(part, config).close()
 
 
 class Mix:
@@ -137,12 +153,9 @@ class EpisodeRunner:
         self._grounds: list[Playground] = []
         self.place: Isolation | RayWorkers = "inline"
         """Where environments run."""
-        held_out = -(-config.evaluation.held_out_tasks // len(config.env.parts))
         try:
             for part in config.env.parts:
-                self._grounds.append(
-                    Playground(part, reserved=config.reserved_tasks, held_out=held_out)
-                )
+                self._grounds.append(_playground(part, config))
             kind, workers = config.rollout.isolation, config.rollout.workers.model_dump()
             self.place = RayWorkers(**workers) if kind == "ray" else kind
         except BaseException:
