@@ -176,6 +176,21 @@ def test_whole_pairs_stay_and_what_can_hold_no_half_is_not_encoded_again(
     assert read_json('{"text": "héllo \\u00e9 世界"}'.encode()) == {"text": "héllo é 世界"}
 
 
+def refuse_key(param: str | None) -> Reply:
+    error = {"message": "Unsupported", "type": "invalid_request_error", "param": param}
+    return send_json({"error": error}, status=400)
+
+
+async def test_a_setting_that_the_server_refuses_ends_all_and_other_refusals_one_episode() -> None:
+    extra = {"top_k": 5, "guided": {"a": 1}, "max_tokens": 9}
+    for param, name in (("top_k", "top_k"), ("guided.a", "guided"), ("temperature",) * 2):
+        with pytest.raises(ConfigError, match=f"{name} is refused, which every request has: Uns"):
+            await ask([refuse_key(param)], extra=extra)
+    for param in ("messages[0].content", "max_tokens", "strange", None):
+        with pytest.raises(PolicyFault, match=r"the request is refused \(400\): Unsupported"):
+            await ask([refuse_key(param)], extra=extra)
+
+
 async def test_error_with_status_200_is_named() -> None:
     reply = send_json({"error": {"message": "overloaded", "code": 503}})
     with pytest.raises(PolicyFault, match=r"in 2 tries: an error instead of an answer: .*overload"):

@@ -26,6 +26,10 @@ Body = Mapping[str, Any]
 
 _PASSING = frozenset({408, 409, 425, 429})
 """Refusals that may pass, besides everything from 500 on."""
+_OF_EPISODE = frozenset(
+    {"messages", "prompt", "tools", "seed", "max_tokens", "max_completion_tokens"}
+)
+"""What of a request may be refused for what one episode says, or for its length."""
 _LONGEST_WAIT_S = 30.0
 _MAX_SHOWN_CHARS = 200
 _ONLY_FIRST_TRIES = 2
@@ -286,6 +290,11 @@ class Endpoint:
         if "image" in text.lower() and status in (400, 415, 422):
             raise ConfigError(
                 f"{self._who()}: the model takes no images; say images=false ({text})"
+            ) from error
+        named = re.match(r"\w*", str(getattr(error, "param", None) or ""))
+        if named and named[0] in {"temperature", "top_p", "stop", *self.config.extra} - _OF_EPISODE:
+            raise ConfigError(
+                f"{self._who()}: {named[0]} is refused, which every request has: {text}"
             ) from error
         raise PolicyFault(f"{self._who()}: the request is refused ({status}): {text}") from error
 
