@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -382,6 +386,21 @@ async def test_a_dead_browser_is_started_again_and_no_episode_is_lost(open_page,
     text, _ = await say(second, "click 2")
     assert "Page: Form" in text
     assert browser.launches == launches + 1
+
+
+async def test_a_dead_driver_is_started_again_without_a_word(open_page, browser, caplog):
+    await open_page("/form")
+    launches = browser.launches
+    for children in Path("/proc/self/task").glob("*/children"):
+        for child in children.read_text().split():
+            if b"run-driver" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(int(child), signal.SIGTERM)
+    env, _ = await open_page("/form")
+    text, _ = await say(env, "type 1 Ada")
+    assert "'Ada'" in text
+    assert browser.launches == launches + 1
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_many_episodes_share_the_browser_and_nothing_else(open_page):

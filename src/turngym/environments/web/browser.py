@@ -89,6 +89,7 @@ class BrowserHost(SharedResource):
     def __init__(self) -> None:
         require_browser()
         self._thread = LoopThread("turngym-browser")
+        self._thread.loop.set_exception_handler(_forget_driver)
         self._starting: asyncio.Lock | None = None
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
@@ -131,12 +132,15 @@ class BrowserHost(SharedResource):
         """
         from playwright.async_api import Error
 
+        browser = None
         for _ in range(_LAUNCHES):
             try:
                 browser = await self._ready()
                 return await with_timeout(browser.new_context(**options))
             except Error as error:
                 problem = str(error).splitlines()[0]
+                if "has been closed" in problem and self.is_alive and browser is self._browser:
+                    await self._forget_driver()
             except BrowserGone as gone:
                 problem = str(gone)
         raise BrowserGone(f"Chromium could not be used: {problem}")
@@ -176,6 +180,13 @@ class BrowserHost(SharedResource):
             self.launches += 1
             return self._browser
 
+    async def _forget_driver(self) -> None:
+        """Let the next try start Playwright anew: its driver is gone, and says nothing closed."""
+        driver, self._playwright, self._browser = self._playwright, None, None
+        with suppress(Exception):
+            if driver is not None:
+                await driver.stop()
+
     async def _shut_down(self) -> None:
         for one in self.kept:
             with suppress(Exception):
@@ -185,6 +196,15 @@ class BrowserHost(SharedResource):
                 await asyncio.wait_for(self._browser.close(), _CLOSE_TIMEOUT_S)
         if self._playwright is not None:
             await self._playwright.stop()
+
+
+def _forget_driver(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Handle errors as usual, but not Playwright's that its driver ended: each call says so, too.
+
+    SIGTERM for a whole group of processes, as from ``timeout`` and Slurm, ends the driver first.
+    """
+    if "reading from the driver" not in str(context.get("exception")):
+        loop.default_exception_handler(context)
 
 
 async def _started_playwright() -> Playwright:
