@@ -533,24 +533,3 @@ def test_doctor_finds_the_core_working(capsys: Captured) -> None:
     assert checks["train"]["status"] in ("ok", "missing")
     for check in checks.values():
         assert (check["fix"] is None) == (check["status"] == "ok")
-
-
-NOISY = """
-import subprocess
-
-print("imported")
-
-def agent(observation, info):
-    print("acting")
-    subprocess.run(["echo", "started"])
-    return "move up"
-"""
-
-
-def test_what_a_users_module_prints_is_no_part_of_json(tmp_path: Path) -> None:
-    (tmp_path / "noisy.py").write_text(NOISY)
-    play = ("eval", "text/maze", "--agent", "noisy.py:agent", "--episodes", "1")
-    done = turngym(*play, "--json", cwd=tmp_path)
-    assert list(json.loads(done.stdout)) == ["text/maze"]
-    assert {"imported", "acting", "started"} <= set(done.stderr.splitlines())
-    assert turngym(*play, cwd=tmp_path).stdout.startswith("imported\n")

@@ -285,3 +285,24 @@ def test_an_error_in_the_users_code_names_its_line(
     told = done.stderr.splitlines()
     assert any(line.endswith(f"1 of 1 episodes broke: {said}") for line in told)
     assert any(line.startswith("  File ") and source in line for line in told)  # the traceback
+
+
+NOISY = """
+import subprocess
+
+print("imported")
+
+def agent(observation, info):
+    print("acting")
+    subprocess.run(["echo", "started"])
+    return "move up"
+"""
+
+
+def test_what_a_users_module_prints_is_no_part_of_json(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    play = ("eval", "text/maze", "--agent", "noisy.py:agent", "--episodes", "1")
+    done = turngym(*play, "--json", cwd=tmp_path)
+    assert list(json.loads(done.stdout)) == ["text/maze"]
+    assert {"imported", "acting", "started"} <= set(done.stderr.splitlines())
+    assert turngym(*play, cwd=tmp_path).stdout.startswith("imported\n")
