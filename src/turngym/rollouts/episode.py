@@ -335,11 +335,7 @@ async def _play(
             if over:
                 raise CannotReplay(f"the episode is over after {number} of {len(played)} turns")
             _resume(session, observation, info, before, number)
-            record.is_open = False
-            with _env_boundary("step"):
-                answer = _Answer(*await awaited(env.step(before.turn.action.content)))
-                record.add(_as_policy_turn(before.turn), info, answer)
-            record.see(answer.observation)
+            answer = await _carried_out(env, record, _as_policy_turn(before.turn), info)
             observation, info, over = answer.observation, answer.info, answer.is_over
         while not over:
             if watch is not None and (hold := watch.before_act(len(record.turns))) is not None:
@@ -350,11 +346,7 @@ async def _play(
                     raise ValueError(f"the action is a message of role {turn.action.role!r}")
             if watch is not None and (hold := watch.sampled(turn)) is not None:
                 await hold
-            record.is_open = False
-            with _env_boundary("step"):
-                answer = _Answer(*await awaited(env.step(turn.action.content)))
-                record.add(turn, info, answer)
-            record.see(answer.observation)
+            answer = await _carried_out(env, record, turn, info)
             if watch is not None:
                 stop = watch.stepped(record.turns[-1], observation)
                 if stop is not None and not answer.is_over:
@@ -365,6 +357,16 @@ async def _play(
         await _finish_session(session, record)
     finally:
         await _close_session(session)
+
+
+async def _carried_out(env: AnyEnv, record: _Record, turn: PolicyTurn, seen: Info) -> _Answer:
+    """Carry out the action of a turn and record what came of it."""
+    record.is_open = False
+    with _env_boundary("step"):
+        answer = _Answer(*await awaited(env.step(turn.action.content)))
+        record.add(turn, seen, answer)
+    record.see(answer.observation)
+    return answer
 
 
 async def _acted(acting: Awaitable[PolicyTurn], timeout_s: float | None) -> PolicyTurn:
