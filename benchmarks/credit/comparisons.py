@@ -299,7 +299,7 @@ COMPARISONS = {
         tuning_seeds=1,
         first_seed=1,
     ),
-    # The two winners again beside GRPO, on fresh seeds, with what the searches above chose.
+    # The winners again beside GRPO, on fresh seeds, with what the searches above chose.
     "weak-again": Comparison(
         config="credit_ablations",
         shared=("evaluation.held_out_tasks=256", *WEAK),
@@ -325,6 +325,19 @@ COMPARISONS = {
         first_seed=12,
         seeds=10,
         again="gains",
+    ),
+    "long-again": Comparison(
+        config="credit_maze",
+        shared=("evaluation.held_out_tasks=256",),
+        episodes=384,
+        algos=("grpo", "grpo_demos", "archer_demos"),
+        settings=(
+            *_for("grpo_demos", "rollout.groups_per_step=1"),
+            *_for("archer_demos", *ARCHER_LONG_DEMOS, "learner.lr=3e-4"),
+        ),
+        first_seed=6,
+        seeds=5,
+        again="long",
     ),
     # How wide groups should be at equal episodes (the question of BroRL).
     "width": Comparison(
