@@ -34,7 +34,6 @@ from turngym.errors import (
     missing_extra,
     unknown_name,
 )
-from turngym.faults import describe, is_from_signal
 
 ENTRY_POINT_GROUP = "turngym.environments"
 TASKS_GROUP = "turngym.tasks"
@@ -432,6 +431,8 @@ def _load(point: EntryPoint) -> None:
         else:
             _add_class(found, point.name)
     except BaseException as error:
+        from turngym.faults import describe, is_from_signal  # which load asyncio
+
         if is_from_signal(error):  # and else whatever foreign code raises
             raise
         owner = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"

@@ -19,7 +19,6 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from turngym import registry
 from turngym.errors import ConfigError, EnvironmentFault, TurnGymError, unknown_name
-from turngym.faults import describe
 from turngym.registry import CREATE, EnvEntry
 
 if TYPE_CHECKING:
@@ -108,6 +107,8 @@ def named(name: str, options: Mapping[str, Any]) -> Iterator[None]:
     except TurnGymError:
         raise
     except Exception as error:
+        from turngym.faults import describe  # which loads asyncio
+
         # Gymnasium adds the whole specification to what the environment said.
         reason = describe(error).partition(" was raised from the environment creator")[0]
         if options:
