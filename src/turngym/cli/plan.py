@@ -134,7 +134,8 @@ def _node(number: int, text: str) -> Node:
         if not all(0 <= amount < math.inf for amount in resources.values()):
             raise ValueError
     except ValueError as error:
-        raise ConfigError(f"--nodes {text!r}: wanted NAME=AMOUNT,..., as GPU=8,engine=1") from error
+        wanted = "NAME=AMOUNT,... with amounts of 0 or more, as GPU=8,engine=1"
+        raise ConfigError(f"--nodes {text!r}: wanted {wanted}") from error
     return Node(name=f"node {number}", resources=resources)
 
 

@@ -7,6 +7,7 @@ from gymnasium.wrappers import OrderEnforcing
 
 from helpers.broken_envs import Switch
 from helpers.envs import LadderEnv, registered
+from turngym.environments.core.actions import Commands
 from turngym.environments.core.limits import (
     InvalidActionLimit,
     TokenLimit,
@@ -271,6 +272,17 @@ def test_expert_match_judges_at_a_limit_and_pays_nothing():
     env = ExpertMatch(ladder())
     env.reset(seed=0)
     assert env.end_at_limit() is None
+    env = ExpertMatch(Foreign())
+    assert env.end_at_limit() is None
+
+
+class Foreign(gymnasium.Env):
+    """An environment of somebody else, with what ``ExpertMatch`` needs and no more."""
+
+    action_format = Commands({"stop": "stop"})
+
+    def expert_action(self):
+        return "stop"
 
 
 def test_agreement_is_paid_and_success_is_still_the_environments():

@@ -144,8 +144,9 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
 
     def end_at_limit(self) -> Outcome | None:
         """Judge as the environment does at a limit, and pay nothing."""
-        judge = self.env.get_wrapper_attr("end_at_limit")
-        end: Outcome | None = judge()
+        if not self.env.has_wrapper_attr("end_at_limit"):
+            return None
+        end: Outcome | None = self.env.get_wrapper_attr("end_at_limit")()
         if end is not None:
             end.reward = 0.0
             end.info = {k: v for k, v in (end.info or {}).items() if k != "reward_parts"}
