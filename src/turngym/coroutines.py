@@ -184,13 +184,18 @@ def cancelled_by_signals() -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         if asked:
+            restore()  # before asyncio takes back its own, which it does only where it stands
             raise KeyboardInterrupt
         asked = True
         loop.call_soon_threadsafe(task.cancel)
+
+    def restore() -> None:
+        for number, handler in before.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handler)
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore()

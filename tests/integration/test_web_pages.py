@@ -388,19 +388,37 @@ async def test_a_dead_browser_is_started_again_and_no_episode_is_lost(open_page,
     assert browser.launches == launches + 1
 
 
-async def test_a_dead_driver_is_started_again_without_a_word(open_page, browser, caplog):
-    await open_page("/form")
-    launches = browser.launches
+def end_driver() -> None:
     for children in Path("/proc/self/task").glob("*/children"):
         for child in children.read_text().split():
             if b"run-driver" in Path(f"/proc/{child}/cmdline").read_bytes():
                 os.kill(int(child), signal.SIGTERM)
+
+
+async def test_a_dead_driver_is_started_again_without_a_word(open_page, browser, caplog):
+    await open_page("/form")
+    launches = browser.launches
+    end_driver()
     env, _ = await open_page("/form")
     text, _ = await say(env, "type 1 Ada")
     assert "'Ada'" in text
     assert browser.launches == launches + 1
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+async def test_a_driver_that_died_is_noticed_at_the_first_page_and_in_a_step(open_page, browser):
+    await open_page("/form")
+    for waiting in browser.kept:
+        if isinstance(waiting, Prewarming):
+            await browser.run(made(waiting))  # so that the next episode takes it
+    end_driver()
+    env, _ = await open_page("/form")
+    await say(env, "type 1 Ada")
+    end_driver()
+    text, info = await say(env, "append 1 Lovelace")
+    assert "'AdaLovelace'" in text
+    assert "invalid_action" not in info
 
 
 async def test_many_episodes_share_the_browser_and_nothing_else(open_page):

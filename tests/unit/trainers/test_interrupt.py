@@ -36,8 +36,10 @@ def test_a_second_signal_stops_on_the_spot() -> None:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(work())
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 def test_what_a_second_signal_cut_off_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -53,8 +55,10 @@ def test_what_a_second_signal_cut_off_is_one_line(caplog: pytest.LogCaptureFixtu
         except asyncio.CancelledError:
             raise Interrupted("saved") from None
 
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(work())
+    assert signal.getsignal(signal.SIGINT) == before
     assert [(one.getMessage(), one.exc_info) for one in caplog.records] == [("saved", None)]
 
 

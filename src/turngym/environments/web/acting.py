@@ -150,7 +150,7 @@ async def act(session: WebSession, action: Action) -> str | None:
     except ContextLost:
         session.notes.append("The page changed before that could be done.")
     except Error as error:
-        if not session.host.is_alive:
+        if session.host.is_gone(error):
             raise BrowserGone(f"the browser died during {action.name}") from error
         return first_line(error)
     return None

@@ -16,7 +16,7 @@ from turngym.environments.core.pictures import ScreenEnv, Screenshot, decode, dr
 from turngym.environments.core.spaces import Image
 from turngym.environments.core.tasks import StoppedEnv
 from turngym.environments.web.acting import act, as_tool_call, web_commands, web_tools
-from turngym.environments.web.browser import BrowserGone, BrowserHost, is_crash, require_browser
+from turngym.environments.web.browser import BrowserGone, BrowserHost, require_browser
 from turngym.environments.web.egress import Site
 from turngym.environments.web.expert_view import ExpertView, as_stage
 from turngym.environments.web.observation import PageView, address_text, page_text
@@ -250,15 +250,17 @@ class WebEnv(ScreenEnv):
             return await self._seen(Outcome(text=self.page()))
 
     async def _turn(self, action: Action) -> Outcome:
+        before, done = self.page(), self.episode.done
         with self._boundary(action.name):
             for attempt in range(_RECOVERIES):
                 try:
+                    if attempt > 0:
+                        await self._recover(before, done)
                     outcome = await self._step(action)
                     break
                 except BrowserGone:
                     if attempt == _RECOVERIES - 1:
                         raise
-                    await self._recover()
             self.episode.done.append(action)
             return await self._seen(outcome)
 
@@ -299,13 +301,13 @@ class WebEnv(ScreenEnv):
     async def _look(self) -> None:
         self.episode.view, self.episode.page = await self.session.look(), None
 
-    async def _recover(self) -> None:
-        """Play the episode again up to now, in a new browser.
+    async def _recover(self, before: str, done: list[Action]) -> None:
+        """Play the episode again up to the page that showed ``before``, in a new browser.
 
         Raises:
-            EnvironmentFault: It does not lead to the same page.
+            BrowserGone: This one died, too.
+            EnvironmentFault: What was ``done`` does not lead to the same page.
         """
-        before, done = self.page(), self.episode.done
         await self._new_episode()
         await self._enter(self.current_task)
         for action in done:
@@ -344,7 +346,7 @@ class WebEnv(ScreenEnv):
             yield
         except Error as error:
             assert self._host is not None
-            if is_crash(error) or not self._host.is_alive:
+            if self._host.is_gone(error):
                 raise BrowserGone(f"the browser died ({str(error).splitlines()[0]})") from error
             raise
 

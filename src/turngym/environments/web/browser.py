@@ -121,6 +121,14 @@ class BrowserHost(SharedResource):
         """The browser answers. Only in the host's loop."""
         return self._browser is not None and self._browser.is_connected()
 
+    def is_gone(self, error: Exception) -> bool:
+        """Say whether Playwright's ``error`` comes of a browser, or driver, that died.
+
+        A dead driver leaves the browser connected, so the words count. Of one page that crashed
+        or closed itself they would be the same: ask only where that was ruled out, as in a tab.
+        """
+        return is_crash(error) or not self.is_alive
+
     async def new_context(self, **options: Any) -> BrowserContext:
         """Return a fresh, isolated context. Only in the host's loop.
 

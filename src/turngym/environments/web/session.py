@@ -257,7 +257,7 @@ class WebSession:
                 self.tab.page.goto(url, wait_until="commit", timeout=load_s * 1000), load_s + 1
             )
         except Error as error:
-            if not self.host.is_alive:
+            if self.host.is_gone(error):
                 raise BrowserGone("the browser died while it loaded a page") from error
             self.notes.append(f"{url[:80]} could not be opened: {first_line(error)}")
             return False

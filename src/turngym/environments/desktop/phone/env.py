@@ -18,7 +18,7 @@ from turngym.environments.desktop.observation import Element, View, marked
 from turngym.environments.desktop.phone.site import HOME, HOST, PhoneSite
 from turngym.environments.desktop.phone.tasks import PhoneWorld, phone_tasks
 from turngym.environments.web.acting import act
-from turngym.environments.web.browser import BrowserGone, BrowserHost, is_crash, require_browser
+from turngym.environments.web.browser import BrowserGone, BrowserHost, require_browser
 from turngym.environments.web.egress import Site
 from turngym.environments.web.session import WebSession
 from turngym.environments.web.settings import LOCAL
@@ -207,7 +207,7 @@ class WebPhone(Phone):
             future.cancel()
             raise BrowserGone(f"phone: no answer within {_ANSWER_S:.0f} s") from None
         except Error as error:
-            if is_crash(error) or not self._host.is_alive:
+            if self._host.is_gone(error):
                 said = next(iter(str(error).splitlines()), "")
                 raise BrowserGone(f"phone: the browser died ({said})") from error
             raise
