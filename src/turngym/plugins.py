@@ -104,9 +104,15 @@ def _import_file(kind: str, where: str, spec: str) -> ModuleType:
         if isinstance(known, str) and known.endswith(file.name) and Path(known).resolve() == file:
             return module
     name = file.stem
-    if name in sys.modules or not name.isidentifier() or importlib.util.find_spec(name):
+    if name in sys.modules or not name.isidentifier() or _is_elsewhere(name, file):
         name = f"{name}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     return _execute(kind, name, file, spec)
+
+
+def _is_elsewhere(name: str, file: Path) -> bool:
+    """Return whether an import of ``name`` would find something else than ``file``."""
+    found = importlib.util.find_spec(name)
+    return found is not None and (found.origin is None or Path(found.origin).resolve() != file)
 
 
 def _execute(kind: str, name: str, file: Path, spec: str) -> ModuleType:

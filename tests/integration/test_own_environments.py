@@ -128,6 +128,22 @@ def test_a_fresh_process_finds_it_too(folder: Path) -> None:
         envs.close()
 
 
+def test_the_check_plays_a_file_that_is_no_module_in_a_fresh_process(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder / "odd-name.py", "EchoEnv")
+    assert main(["check", "env", "odd-name.py"]) == 0
+    assert "pass    same in another process" in capsys.readouterr().out
+
+
+def test_a_file_on_the_path_has_its_own_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder / "echo_game.py", "EchoEnv")
+    monkeypatch.syspath_prepend(str(folder))
+    assert registry.find("echo_game.py").entry_point == "echo_game:EchoEnv"
+
+
 def test_a_child_needs_only_what_it_makes_and_says_what_it_could_not_load(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from turngym import registry
 from turngym.check_report import Broken, NotRun
 from turngym.environments.core.spaces import Info
 from turngym.errors import ConfigError
@@ -295,7 +296,8 @@ def play_elsewhere(request: bytes, hash_seed: str, timeout_s: float) -> list[lis
     """Return the plain steps of episodes that a fresh process plays.
 
     Args:
-        request: Pickle of the Gymnasium spec and the (seed, actions) pairs.
+        request: Pickle of what was loaded from files, the pickled Gymnasium spec and the (seed,
+            actions) pairs.
         hash_seed: ``PYTHONHASHSEED`` of the process.
         timeout_s: Seconds that it may take.
 
@@ -335,8 +337,9 @@ def play_from_stdin() -> None:
     """Play what ``play_elsewhere`` asks for; the main function of its process."""
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the environment prints is no part of the answer
-    spec, wanted = pickle.load(sys.stdin.buffer)
-    env = gymnasium.make(spec)
+    sources, spec, wanted = pickle.load(sys.stdin.buffer)
+    with registry.loaded(sources):
+        env = gymnasium.make(pickle.loads(spec))
     played = []
     for seed, actions in wanted:
         played.append(plain_steps(replay(env, actions, name=f"seed {seed}", seed=seed).steps))

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
+from turngym import registry
 from turngym.check_report import Broken, NotRun
 from turngym.environments.checks.probes import (
     GARBAGE,
@@ -201,7 +202,7 @@ class TurnChecks:
             spec = env.spec
         try:
             wanted = [(seed, episode.actions) for seed, episode in self.played]
-            request = pickle.dumps((spec, wanted))
+            request = pickle.dumps((registry.sources(), pickle.dumps(spec), wanted))
         except Exception as error:
             raise NotRun(f"its spec cannot be sent to a process: {error}") from error
         if spec is None:
