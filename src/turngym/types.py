@@ -176,6 +176,9 @@ class Turn:
             raise ValueError("Turn.segment_reason is given, but the turn starts no segment")
         if self.action.role != "assistant":
             raise ValueError(f"Turn.action must be an assistant message, got {self.action.role!r}")
+        for name in ("invalid_action", "state_key"):  # what cannot be read back is not written
+            if not isinstance(found := getattr(self, name), str | None):
+                raise TypeError(f"Turn.{name} must be a str, got {found!r}")
         if not math.isfinite(self.reward):
             raise ValueError(f"Turn.reward must be finite, got {self.reward}")
         if self.reward_parts and not math.isclose(

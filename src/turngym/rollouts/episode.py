@@ -216,8 +216,7 @@ class _Record:
         self.answer: str | None = None
 
     def open(self, observation: Any, info: Info) -> None:
-        if not isinstance(text := observation["text"], str):
-            raise TypeError(f"the observation's text is of type {type(text).__name__}")
+        _text_of(observation)
         truth, answer = info.get("ground_truth"), info.get("answer")
         self.ground_truth = str(truth) if isinstance(truth, str | int | float) else None
         self.answer = answer if isinstance(answer, str) else None
@@ -230,7 +229,7 @@ class _Record:
                     self.last_picture = self.keep_picture(image)
 
     def add(self, turn: PolicyTurn, seen: Info, answer: _Answer) -> None:
-        self.last_text = answer.observation["text"]
+        self.last_text = _text_of(answer.observation)
         self.last_potential = answer.info.get("potential")
         self.turns.append(
             Turn(
@@ -280,6 +279,12 @@ class _Record:
             final_picture=self.last_picture,
             error=self.error,
         )
+
+
+def _text_of(observation: Any) -> str:
+    if not isinstance(text := observation["text"], str):
+        raise TypeError(f"the observation's text is of type {type(text).__name__}")
+    return text
 
 
 @dataclass(slots=True)  # not frozen, nor is ``Outcome``: one is made at every turn

@@ -270,6 +270,8 @@ async def test_a_fault_that_the_environment_raised_itself_keeps_its_words():
         ({"info": {"reward_parts": {"a": 3.0}}}, "reward_parts sum to 3.0"),
         ({"observation": {}}, "KeyError: 'text'"),
         ({"observation": None}, "TypeError"),
+        ({"observation": {"text": None}}, "text is of type NoneType"),
+        ({"info": {"invalid_action": 3}}, "invalid_action must be a str, got 3"),
         ({"info": None}, "AttributeError"),
         (
             {"truncated": True, "info": {"stop_reason": "bored"}},
