@@ -261,6 +261,16 @@ QUESTIONS = 'questions = "q.jsonl"\nquestion = "q"\nanswer = "a"\n'
             ROWS.replace('"1"', '"{"'),
             "no JSON Schema",
         ),
+        (
+            'scorer.type = "json_schema"\nexpert = "k"\n',
+            ROWS.replace('"1"', "5"),
+            "no JSON Schema: 5 is not of type",
+        ),
+        (
+            'scorer.type = "json_schema"\nexpert = "k"\n',
+            '{"q": "One?", "a": {"$ref": "http://127.0.0.1:1/x"}, "k": 1}\n',
+            "row 1: a: the schema has no 'http://127.0.0.1:1/x'; put it into its '$defs'",
+        ),
         ("", ROWS + "{\n", "row 3: no JSON"),
         ("", ROWS + "[1]\n", "row 3: wanted an object"),
         ("", ROWS.replace('"2"', "null"), "row 2: column 'a' is empty"),

@@ -119,18 +119,19 @@ def _question(row: Mapping[str, Any], settings: QuestionFile, where: str) -> Que
         prompt = str(_column(row, settings.question, where))
     found = _column(row, settings.answer, where)
     references = tuple(map(_text, found if isinstance(found, list) else [found]))
-    for one in references:
-        try:
-            settings.scorer.check(one)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {settings.answer}: {error}") from None
     if settings.expert is None and not settings.scorer.is_answer:
         raise ConfigError(
             f"{where}: scorer {settings.scorer.type!r} needs a right answer of each row too; name "
             "its column with expert = ..."
         )
     right = _text(_column(row, settings.expert, where)) if settings.expert else references[0]
-    if not references or settings.scorer.score(right, references).score != 1:
+    try:
+        for one in references:
+            settings.scorer.check(one)
+        score = settings.scorer.score(right, references).score
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {settings.answer}: {error}") from None
+    if score != 1:
         raise ConfigError(f"{where}: the expert's answer {right[:40]!r} is not right by the scorer")
     return Question(prompt=prompt, references=references, scorer=settings.scorer, right=right)
 

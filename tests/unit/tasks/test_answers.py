@@ -32,6 +32,7 @@ def test_normal_form(text, normal):
         ("b", ("a1", "B"), 1.0),
         ("", ("",), 0.0),
         ("The", ("a",), 0.0),
+        ("a.", ("A",), 1.0),
         ("Unanswerable.", ("unknown",), 1.0),
         ("no answer", ("unknown",), 1.0),
     ],

@@ -36,6 +36,7 @@ SCHEMA = '{"type": "object", "required": ["n"], "properties": {"n": {"type": "in
         (Numeric(relative=0.01), "-3.17", "-3.14", 1.0),
         (Numeric(absolute=0.01), "3.17", "3.14", 0.0),
         (Numeric(), "50%", "0.5", 1.0),
+        (Numeric(), "50 %", "50 %", 1.0),
         (Numeric(), "1e3", "1000", 1.0),
         (Pattern(), "Room 12b", r"room \d+[a-c]", 1.0),
         (Pattern(ignore_case=False), "Room 12b", r"room \d+[a-c]", 0.0),

@@ -69,7 +69,7 @@ def contains_answer(text: str, answer: str) -> bool:
 
 
 def _canonical(text: str) -> str:
-    normal = normalize_answer(text)
+    normal = normalize_answer(text) or text.casefold().translate(_NO_PUNCTUATION).strip()  # "A"
     return UNKNOWN if normal in _UNKNOWN_FORMS else normal
 
 
@@ -86,7 +86,7 @@ def _f1(given: str, wanted: str) -> float:
 
 # Scorers as settings: ``type = "numeric"`` in a file, ``Numeric(relative=0.01)`` in Python.
 
-_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?")
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?: ?%)?")
 _WITH_UNIT = re.compile(rf"(?:= ?|[$€£¥] ?)?({_NUMBER.pattern}) ?[A-Za-z°µ²³/]{{0,12}}\.?")
 """A number and its unit, no sentence: "not 12" holds one number too."""
 _MAX_CHARS = 10_000
@@ -202,13 +202,22 @@ class Schema(AnswerScorer):
     type: Literal["json_schema"] = "json_schema"
 
     def compare(self, answer: str, reference: str) -> float:
-        """Return 1 or 0."""
+        """Return 1 or 0.
+
+        Raises:
+            ConfigError: The schema refers to what it does not hold.
+        """
         text = re.sub(r"^```\w*\n|\n```$", "", answer[:_MAX_CHARS].strip())
         try:
             found = json.loads(text)
         except ValueError:
             return 0.0
-        return float(_validator(reference).is_valid(found))
+        from referencing.exceptions import Unresolvable
+
+        try:
+            return float(_validator(reference).is_valid(found))
+        except Unresolvable as error:
+            raise ConfigError(f"the schema has no {error.ref!r}; put it into its '$defs'") from None
 
     def check(self, reference: str) -> None:
         """Raise where the reference is no JSON Schema.
@@ -216,11 +225,11 @@ class Schema(AnswerScorer):
         Raises:
             ConfigError: It is none.
         """
+        from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError
 
         try:
-            validator = _validator(reference)
-            validator.check_schema(validator.schema)
+            Draft202012Validator.check_schema(json.loads(reference))
         except (ValueError, SchemaError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"{reference[:40]!r} is no JSON Schema: {reason}") from None
@@ -262,5 +271,7 @@ def _number(text: str) -> float:
 
 def _validator(schema: str) -> Any:  # of jsonschema, which has no types
     from jsonschema import Draft202012Validator
+    from jsonschema_specifications import REGISTRY
 
-    return Draft202012Validator(json.loads(schema))
+    # Its own registry would fetch what a reference names from the network.
+    return Draft202012Validator(json.loads(schema), registry=REGISTRY)
