@@ -258,8 +258,12 @@ class JsonTools:
 
     def _schema_problem(self, name: str, arguments: dict[str, Any]) -> str | None:
         from jsonschema.exceptions import best_match
+        from referencing.exceptions import Unresolvable
 
-        error = best_match(self._validators[name].iter_errors(arguments))
+        try:
+            error = best_match(self._validators[name].iter_errors(arguments))
+        except Unresolvable as missing:
+            return f"Tool {name!r}: its JSON Schema has no {missing.ref!r}."
         if error is None:
             return None
         where = ".".join(str(part) for part in error.absolute_path) or "arguments"
@@ -279,13 +283,16 @@ class JsonTools:
     def _validators(self) -> dict[str, Any]:
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError
+        from jsonschema_specifications import REGISTRY
 
+        found = {}
         for name, schema in self._schemas.items():
             try:
                 Draft202012Validator.check_schema(schema)
             except SchemaError as error:
                 raise ConfigError(f"tool {name!r}: bad JSON Schema: {error.message}") from error
-        return {name: Draft202012Validator(schema) for name, schema in self._schemas.items()}
+            found[name] = Draft202012Validator(schema, registry=REGISTRY)  # which fetches nothing
+        return found
 
 
 def in_style(
