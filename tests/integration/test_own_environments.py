@@ -190,6 +190,21 @@ def test_of_two_files_with_a_class_of_one_name_both_are_found(folder: Path) -> N
     assert registry.find("one_game.py") is first
 
 
+def test_of_two_files_of_tasks_with_one_name_both_are_played(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in ("one", "two"):
+        (folder / place).mkdir()
+        (folder / place / "q.toml").write_text('questions = "q.jsonl"\n')
+        (folder / place / "q.jsonl").write_text('{"question": "Who?", "answer": "Ada"}\n')
+    command = ["eval", "one/q.toml", "two/q.toml", "--agent", "expert", "--json"]
+    assert main(command) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first == "local/q"
+    assert re.fullmatch(r"local/q-[0-9a-f]{8}", second)
+    assert registry.find("one/q.toml").short_name == first
+
+
 def test_a_function_and_a_class_of_coroutines_will_do(folder: Path) -> None:
     from helpers.envs import AsyncLadderEnv
 

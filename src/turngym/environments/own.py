@@ -158,7 +158,11 @@ def _of_tasks(name: str) -> EnvEntry:
     where, colon, attribute = name.partition(":")
     is_file = where.endswith((".py", ".toml"))
     source = f"{Path(where).expanduser().resolve()}{colon}{attribute}" if is_file else name
-    return add_tasks(f"{_FAMILY}/{_stem(Path(where), attribute)}-v0", source)
+    stem = f"{_FAMILY}/{_stem(Path(where), attribute)}"
+    for entry in registry.entries():
+        if entry.id == f"{stem}-v0" and entry.kwargs.get("tasks") != source:
+            stem += f"-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    return add_tasks(f"{stem}-v0", source)
 
 
 def add_tasks(id: str, source: str) -> EnvEntry:
