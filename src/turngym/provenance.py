@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import platform
 import subprocess
@@ -48,6 +49,18 @@ def digest_of(path: Path) -> str | None:
         with file.open("rb") as content:
             hashlib.file_digest(content, lambda: digest)
     return digest.hexdigest()
+
+
+def source_digest(source: str) -> str | None:
+    """Return the SHA-256 of a file, a folder, or the file of ``module:NAME``; None if gone."""
+    where = source if Path(source).exists() else source.partition(":")[0]
+    if where.endswith(".py") or Path(where).exists():
+        return digest_of(Path(where).expanduser())
+    try:
+        found = importlib.util.find_spec(where)
+    except (ImportError, ValueError):
+        return None
+    return None if found is None or found.origin is None else digest_of(Path(found.origin))
 
 
 def _installed(name: str) -> str | None:

@@ -161,6 +161,23 @@ def test_more_episodes_and_attempts_are_played_beside_those_that_are_there(
     assert "holds an evaluation with episodes=8, not 4" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["q.py", "q.jsonl"])
+def test_tasks_and_judges_of_ones_own_that_changed_are_not_mixed(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "q.toml").write_text('questions = "q.jsonl"\n')
+    (folder / "q.jsonl").write_text('{"question": "Who?", "answer": "Ada"}\n')
+    (folder / "q.py").write_text(
+        "from turngym.tasks.questions import read_questions\ntasks = read_questions('q.toml')\n"
+    )
+    target = name.replace("jsonl", "toml")
+    assert main(["eval", target, "--agent", "expert", "--out", "run"]) == 0
+    assert main(["eval", target, "--agent", "expert", "--out", "run"]) == 0
+    (folder / name).write_text((folder / name).read_text() + "\n")
+    assert main(["eval", target, "--agent", "expert", "--seeds", "2", "--out", "run"]) == 2
+    assert "run: the files of its envs are not those of before" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")

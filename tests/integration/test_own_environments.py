@@ -136,9 +136,7 @@ def test_the_check_plays_a_file_that_is_no_module_in_a_fresh_process(
     assert "pass    same in another process" in capsys.readouterr().out
 
 
-def test_a_file_on_the_path_has_its_own_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_on_the_path_has_its_own_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(folder / "echo_game.py", "EchoEnv")
     monkeypatch.syspath_prepend(str(folder))
     assert registry.find("echo_game.py").entry_point == "echo_game:EchoEnv"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import shlex
 import tomllib
@@ -18,7 +17,7 @@ from turngym.agents.scripted import ExpertPolicy, FunctionPolicy, NoopPolicy, Ra
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, missing_extra, unknown_name
 from turngym.plugins import import_attribute
-from turngym.provenance import digest_of
+from turngym.provenance import digest_of, source_digest
 
 FORMS = (
     "expert | random | noop | human | openai:MODEL | completions:MODEL | hf:NAME_OR_PATH | "
@@ -187,13 +186,7 @@ def agent_digest(spec: str) -> str | None:
         return None
     if kind == "run":
         return _checkpoint_digest(spec, Path(rest).expanduser())
-    if kind == "hf" or kind.endswith(".py"):
-        return digest_of(Path(_first_word(rest) if kind == "hf" else kind).expanduser())
-    try:
-        found = importlib.util.find_spec(kind)
-    except (ImportError, ValueError):
-        return None
-    return None if found is None or found.origin is None else digest_of(Path(found.origin))
+    return digest_of(Path(_first_word(rest)).expanduser()) if kind == "hf" else source_digest(spec)
 
 
 def _checkpoint_digest(spec: str, path: Path) -> str | None:

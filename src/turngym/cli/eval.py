@@ -65,9 +65,13 @@ class _Plan:
 
     def identity(self, entries: Sequence[EnvEntry]) -> dict[str, Any]:
         """Return what decides the results, as JSON values."""
+        from turngym.environments.own import files_digest
+
         found = {name: value for name, value in asdict(self).items() if name != "concurrency"}
-        envs = {entry.short_name: entry.id for entry in entries}
-        return {**found, "agent_sha256": agent_digest(self.agent), "envs": envs}
+        found |= {"agent_sha256": agent_digest(self.agent)}
+        found |= {"envs": {entry.short_name: entry.id for entry in entries}}
+        own = {entry.short_name: files_digest(entry.source) for entry in entries if entry.source}
+        return {**found, "envs_sha256": own} if own else found
 
 
 def evaluate(

@@ -25,13 +25,16 @@ from typing import Any
 from gymnasium.envs.registration import load_env_creator
 
 from turngym import registry
+from turngym.config import load_config
 from turngym.environments import packed
 from turngym.errors import ConfigError
 from turngym.plugins import import_attribute, import_module
+from turngym.provenance import digest_of, source_digest
 from turngym.registry import EnvEntry, register, register_entry
 from turngym.tasks.harbor.problem import harbor_tasks
 from turngym.tasks.pack import SUFFIX, read_pack
 from turngym.tasks.problem import Problem
+from turngym.tasks.questions import QuestionFile
 from turngym.tasks.sets import TaskSet
 from turngym.tasks.sources import in_module, is_problem_class, player_of, task_set
 
@@ -184,6 +187,16 @@ def _player(id: str, entry_point: str, **kwargs: str) -> EnvEntry:
         provides=getattr(cls, "provides", ()), extra=getattr(cls, "extra", None),
     )  # fmt: skip
     return registry.find(id)
+
+
+def files_digest(source: str) -> str | None:
+    """Return the SHA-256 of what an ``EnvEntry.source`` names, of questions with their data."""
+    found = source_digest(source)
+    if not source.endswith(".toml"):
+        return found
+    path = Path(source)
+    data = digest_of(path.parent / load_config(QuestionFile, [path]).questions)
+    return hashlib.sha256(f"{found} {data}".encode()).hexdigest()
 
 
 def _tasks(name: str, path: Path) -> EnvEntry:

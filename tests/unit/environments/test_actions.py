@@ -303,7 +303,10 @@ def test_at_least_one_tool_is_needed():
 
 
 def test_a_schema_that_refers_to_a_place_in_the_network_fetches_nothing():
-    far = {"type": "function", "function": {"name": "t", "parameters": {"$ref": "http://[::1]:1/x"}}}
+    far = {
+        "type": "function",
+        "function": {"name": "t", "parameters": {"$ref": "http://[::1]:1/x"}},
+    }
     found = JsonTools([far]).parse('{"name": "t"}')
     assert isinstance(found, InvalidAction)
     assert found.reason == "Tool 't': its JSON Schema has no 'http://[::1]:1/x'."

@@ -258,6 +258,11 @@ def _extended(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -
     """
     changed = [k for k in sorted(found.keys() | wanted.keys()) if found.get(k) != wanted.get(k)]
     for key in changed:
+        if key.endswith("_sha256"):
+            raise ConfigError(
+                f"{path}: the files of its {key.removesuffix('_sha256')} are not those of before; "
+                "choose another folder, or restore them to go on"
+            )
         if key not in _GROWS or (found.get(key) or 0) > (wanted.get(key) or 0):
             raise ConfigError(
                 f"{path}: holds an evaluation with {key}={found.get(key)!r}, not "
