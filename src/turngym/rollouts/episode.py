@@ -75,6 +75,11 @@ def group_specs(env_id: str, task: Task, *, seed: int, group_size: int) -> list[
     ]
 
 
+def reset_seed(env_seed: int) -> int | None:
+    """Return the seed of a reset; None for the -1 of ``RecordTurns``, whose reset had none."""
+    return None if env_seed < 0 else env_seed
+
+
 class KeepPicture(Protocol):
     """Keeps what the agent saw."""
 
@@ -321,7 +326,7 @@ async def _play(
     spec = record.spec
     with _env_boundary("reset"):
         observation, info = await awaited(
-            env.reset(seed=spec.env_seed, options={"task": spec.task})
+            env.reset(seed=reset_seed(spec.env_seed), options={"task": spec.task})
         )
         record.open(observation, info)
         context = EpisodeContext(

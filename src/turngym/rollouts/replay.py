@@ -24,7 +24,7 @@ from turngym.environments.core.spaces import Info
 from turngym.environments.gym.hosts import Isolation, as_async
 from turngym.environments.gym.ray_workers import RayWorkers
 from turngym.errors import ConfigError, EpisodeError
-from turngym.rollouts.episode import EpisodeSpec, ReplayedTurn, digest_of, rollout
+from turngym.rollouts.episode import EpisodeSpec, ReplayedTurn, digest_of, reset_seed, rollout
 from turngym.rollouts.scheduler.config import DeadlineConfig
 from turngym.rollouts.scheduler.pool import EnvPool, MakeAnyEnv
 from turngym.seeding import derive_seed
@@ -67,7 +67,7 @@ def restore(env: AnyEnv, recorded: Trajectory, turn: int) -> Restored:
             f"turn {turn}: the episode has turns 1 to {most - 1}, and {most} is its end"
         )
     options = {"task": recorded.task_id}
-    observation, info = env.reset(seed=recorded.env_seed, options=options)
+    observation, info = env.reset(seed=reset_seed(recorded.env_seed), options=options)
     instructions, is_over, played = str(info["instructions"]), False, list[ReplayedTurn]()
     for number, was in enumerate(recorded.turns[: turn - 1], start=1):
         _compare(number, observation["text"], was.observation)

@@ -6,6 +6,7 @@ from helpers.writers import at_once, record_ladders
 from turngym.environments.core.limits import TurnLimit
 from turngym.environments.gym.wrappers import RecordTurns, limited
 from turngym.records import read_trajectories
+from turngym.rollouts.replay import restore
 from turngym.types import StopReason
 
 
@@ -123,3 +124,13 @@ def test_it_is_rebuilt_from_the_spec_and_names_the_environment(path):
 def test_several_processes_record_into_one_file(path):
     wanted = at_once(record_ladders, path, 2)
     assert sorted(made.env_seed for made in read(path)) == wanted
+
+
+@pytest.mark.parametrize(("seed", "slip"), [(5, 0.5), (None, 0.0)])
+def test_an_episode_whose_reset_chose_the_task_is_replayed(path, seed, slip):
+    env = recorder(path, max_turns=12, slip=slip)
+    env.reset(seed=seed)
+    while not any(env.step("up")[2:4]):
+        pass
+    (made,) = read(path)
+    assert restore(LadderEnv(slip=slip), made, len(made.turns)).played[0].turn == made.turns[0]

@@ -278,7 +278,7 @@ class EpisodeCore:
         rng_state = self._rng_state()
         if seed is not None:
             self.np_random, self._np_random_seed = seeding.np_random(seed)
-        self._task = self._choose_task(dict(options or {}))
+        self._task = self._choose_task(seed, dict(options or {}))
         self._task_id = self._task.id
         self._log = None
         if self.snapshot_kind == "replay":
@@ -286,7 +286,7 @@ class EpisodeCore:
         self._over, self._started = True, False  # until the opening is there
         return self._task
 
-    def _choose_task(self, options: dict[str, Any]) -> Task:
+    def _choose_task(self, seed: int | None, options: dict[str, Any]) -> Task:
         chosen, split = options.pop("task", None), options.pop("split", None)
         if options:
             raise ConfigError(
@@ -301,7 +301,8 @@ class EpisodeCore:
         split = split or next(one for one in SPLITS if self.count(one) != 0)
         if split not in SPLITS:
             raise ConfigError(f"{self.name}: split {split!r}; wanted one of {', '.join(SPLITS)}")
-        return self.task(split, int(self.np_random.integers(self.count(split) or _MAX_TASK_INDEX)))
+        rng = self.np_random if seed is None else seeding.np_random(seed)[0]  # not the episode's
+        return self.task(split, int(rng.integers(self.count(split) or _MAX_TASK_INDEX)))
 
     def _opened(self, outcome: Outcome) -> tuple[Observation, Info]:
         observation: Observation = {"text": outcome.text}
