@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from turngym.errors import CheckError
+from turngym.faults import describe
 
 Status = Literal["pass", "warn", "fail", "not-run"]
 Evidence = Mapping[str, Any]
@@ -92,7 +93,7 @@ class CheckReport:
         except Finding as finding:
             status, reason, evidence = finding.status, str(finding), finding.evidence
         except Exception as error:  # noqa: BLE001 - whatever the subject raises is a finding
-            status, reason = "fail", f"raised {type(error).__name__}: {error}"
+            status, reason = "fail", f"raised {describe(error)}"
         self.results.append(
             CheckResult(
                 name=name,

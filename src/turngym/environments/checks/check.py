@@ -43,6 +43,7 @@ from turngym.environments.core.limits import TurnLimit
 from turngym.environments.gym.face import as_gym
 from turngym.environments.gym.registration import make
 from turngym.environments.gym.wrappers import limited
+from turngym.faults import describe
 
 Check = Callable[[], None]
 Target = AnyEnv | AsyncTurnEnv | Callable[[], AnyEnv | AsyncTurnEnv] | str
@@ -330,7 +331,7 @@ def _must_continue(env: AnyEnv, branch: _Branch, where: str) -> None:
         try:
             found.append(step(env, action))
         except Exception as error:
-            what = f"turn {turn} raised {type(error).__name__}: {error}"
+            what = f"turn {turn} raised {describe(error)}"
             raise Broken(f"{branch}: {where}: {what}") from error
         if found[-1].is_over:
             break

@@ -26,6 +26,7 @@ from turngym import registry
 from turngym.check_report import Broken, NotRun
 from turngym.environments.core.spaces import Info
 from turngym.errors import ConfigError
+from turngym.faults import describe
 
 AnyEnv = gymnasium.Env[Any, Any]
 
@@ -147,7 +148,7 @@ def play(
     except Broken:
         raise
     except Exception as error:
-        raise Broken(f"{where}: raised {type(error).__name__}: {error}") from error
+        raise Broken(f"{where}: raised {describe(error)}") from error
     return episode
 
 

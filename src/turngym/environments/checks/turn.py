@@ -42,6 +42,7 @@ from turngym.environments.checks.probes import (
 )
 from turngym.environments.core.spaces import info_problems
 from turngym.errors import ConfigError
+from turngym.faults import describe
 from turngym.tasks.base import SPLITS, Split
 
 Check = Callable[[], None]
@@ -179,7 +180,7 @@ class TurnChecks:
                 try:
                     at = step(env, action)
                 except Exception as error:
-                    raise Broken(f"{place}: raised {type(error).__name__}: {error}") from error
+                    raise Broken(f"{place}: raised {describe(error)}") from error
                 if (took := time.monotonic() - started) > _MAX_ACTION_SECONDS:
                     raise Broken(f"{place}: took {took:.0f} s")
                 _check_step(env, at, place)
