@@ -481,3 +481,20 @@ async def test_async_children_that_cannot_be_restored_are_closed():
     with pytest.raises(SnapshotError):
         await env.fork(2)
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize("method", ["begin", "turn"])
+async def test_a_method_that_forgets_its_outcome_is_named(method):
+    env = type("Forgets", (LadderEnv,), {method: lambda self, given: None})()
+    other = AsyncLadderEnv()
+
+    async def forgets(given):
+        return None
+
+    setattr(other, method, forgets)
+    with pytest.raises(TypeError, match=f"^{method} returned NoneType, wanted an Outcome$"):
+        env.reset(seed=0)
+        env.step("up")
+    with pytest.raises(TypeError, match=f"^{method} returned NoneType, wanted an Outcome$"):
+        await other.reset(seed=0)
+        await other.step("up")

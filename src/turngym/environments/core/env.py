@@ -49,6 +49,12 @@ __all__ = [
 ]
 
 
+def _outcome(found: object, method: str) -> Outcome:
+    if not isinstance(found, Outcome):
+        raise TypeError(f"{method} returned {type(found).__name__}, wanted an Outcome")
+    return found
+
+
 class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
     """One episode of one task, one agent message a turn.
 
@@ -80,7 +86,7 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Start an episode. The same seed and options give the same episode."""
-        return self._opened(self.begin(self._open(seed, options)))
+        return self._opened(_outcome(self.begin(self._open(seed, options)), "begin"))
 
     def step(self, action: str) -> Step:
         """Carry out what the agent said. An action that is not understood is part of the episode.
@@ -96,6 +102,8 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         else:
             self._over = True  # stays so when the turn fails: only a reset helps then
             outcome = self.turn(parsed)
+            if type(outcome) is not Outcome:
+                outcome = _outcome(outcome, "turn")
         if outcome.truncated:
             add_end(outcome, self.end_at_limit())
         step = self._stepped(action, parsed, outcome)
@@ -163,7 +171,7 @@ class AsyncTurnEnv(EpisodeCore):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Start an episode with the ``options`` of ``TurnEnv.reset``."""
-        return self._opened(await self.begin(self._open(seed, options)))
+        return self._opened(_outcome(await self.begin(self._open(seed, options)), "begin"))
 
     async def step(self, action: str) -> Step:
         """Carry out what the agent said, as ``TurnEnv.step``."""
@@ -175,6 +183,8 @@ class AsyncTurnEnv(EpisodeCore):
         else:
             self._over = True  # stays so when the turn fails or is cancelled
             outcome = await self.turn(parsed)
+            if type(outcome) is not Outcome:
+                outcome = _outcome(outcome, "turn")
         if outcome.truncated:
             add_end(outcome, await awaited(self.end_at_limit()))
         step = self._stepped(action, parsed, outcome)
