@@ -193,6 +193,15 @@ def place_of(error: BaseException) -> str | None:
     return installed
 
 
+def is_of_user(error: BaseException) -> bool:
+    """Return whether it was raised in the user's own code, or by a library that this called."""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        file = frame.f_code.co_filename
+        if file.startswith(_OURS) or not file.startswith((*_LIBRARIES, "<")):
+            return not file.startswith(_OURS)
+    return False
+
+
 def keep_place(error: BaseException) -> None:
     """Note the place in ``error`` itself, for another process that gets no traceback."""
     try:

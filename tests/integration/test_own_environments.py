@@ -273,6 +273,19 @@ def test_what_is_none_is_one_line_everywhere(
     assert line.startswith(f"error: {WRONG[target]}")
 
 
+@pytest.mark.parametrize("command", [["play"], ["tasks", "list"], ["eval", "--agent", "expert"]])
+def test_what_the_users_own_code_raises_is_one_line_that_names_the_place(
+    folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = GAME.format(name="EchoEnv") + "\n    def close(self):\n        raise KeyError('gone')\n"
+    (folder / "echo_game.py").write_text(text, encoding="utf-8")
+    assert main([*command, "echo_game.py"]) == 1
+    *_, line = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"error: KeyError: 'gone' \(echo_game\.py:\d+ in close\)", line)
+    main([*command, "echo_game.py", "--debug"])
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
 def test_a_file_that_is_run_and_imported_registers_once(folder: Path) -> None:
     write(folder / "echo_game.py", "EchoEnv", registers=True)
     with (folder / "echo_game.py").open("a", encoding="utf-8") as file:

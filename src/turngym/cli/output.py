@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import typer
 
 from turngym.errors import ConfigError, EnginesLost, Interrupted, RecordError, TurnGymError
+from turngym.faults import describe, is_of_user
 from turngym.reports.texts import figure, percent
 
 Advance = Callable[[int, str], None]
@@ -157,7 +158,7 @@ def exit_code(error: BaseException) -> int | None:
         return INTERRUPTED
     if isinstance(error, EnginesLost):
         return error.exit_code
-    if isinstance(error, TurnGymError | OSError | _ClickError):
+    if isinstance(error, TurnGymError | OSError | _ClickError) or is_of_user(error):
         return FAILED
     return None
 
@@ -166,7 +167,10 @@ def lines(error: BaseException) -> list[str]:
     """Return what to say of an error, at least one line."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return ["interrupted"]
-    text = error.format_message() if isinstance(error, _ClickError) else str(error)
+    if isinstance(error, _ClickError):
+        text = error.format_message()
+    else:
+        text = str(error) if isinstance(error, TurnGymError | OSError) else describe(error)
     found = text.strip().splitlines() or [type(error).__name__]
     if isinstance(error, _UsageError) and error.ctx is not None:
         found[-1] = f"{found[-1].rstrip('.')}; see '{error.ctx.command_path} --help'"
