@@ -128,6 +128,15 @@ async def test_storm_that_does_not_pass_breaks_the_episode_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [b"too long by far", b'{"error": "too long by far"}', b'{"detail": "too long by far"}'],
+)
+async def test_what_a_server_says_of_a_refusal_is_shown_in_any_form(body: bytes) -> None:
+    with pytest.raises(PolicyFault, match=r"refused \(400\): .*too long by far.* \(HTTP 400\)"):
+        await ask([send(body, status=400)])
+
+
+@pytest.mark.parametrize(
     "half",
     [
         send(json.dumps(answer_body("go")).encode()[:60], length=500),

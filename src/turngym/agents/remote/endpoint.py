@@ -333,10 +333,8 @@ class Endpoint:
     def _shown(self, error: Exception) -> str:
         """Return an error as one line without secrets."""
         body = getattr(error, "body", None)
-        if isinstance(body, dict) and isinstance(body.get("message"), str):
-            text = str(body["message"])
-        else:
-            text = str(error) or type(error).__name__
+        said = body.get("message") if isinstance(body, dict) else None
+        text = str(said or body or error) or type(error).__name__
         if cause := error.__cause__:
             text = f"{text} ({type(cause).__name__})"
         if (status := getattr(error, "status_code", None)) is not None:
