@@ -65,6 +65,13 @@ def exported(run: Path, *options: str) -> list[Any]:
     return [json.loads(line) for line in found.stdout.splitlines()]
 
 
+def test_a_file_of_trajectories_may_have_any_name(tmp_path: Path) -> None:
+    run = run_with_episodes(tmp_path)
+    done = turngym_here("export", run, "--format", "trajectories", "--out", tmp_path / "theirs")
+    assert done.returncode == 0, done.stderr
+    assert len(exported(tmp_path / "theirs")) == 3
+
+
 def test_a_row_of_json_lines_is_an_episode_and_no_header_is_among_them(tmp_path: Path) -> None:
     run = run_with_episodes(tmp_path)
     found = turngym("export", run)

@@ -144,6 +144,7 @@ def test_a_replay_that_differs_says_at_which_turn(
         (["7"], "has the episodes 0 to 1, and no 7"),
         (["0", "--turn", "99"], "turn 99: the episode has turns 1 to"),
         (["0", "--env", "text/maz"], "of a file of your own, name it: --env FILE"),
+        (["0", "--env", "zzzzzz"], "see 'turngym envs'; of a file of your own, name it"),
         (["0", "--agent", "nobody-here"], "unknown agent"),
     ],
 )

@@ -87,7 +87,9 @@ def _make(name: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     try:
         return make(name, **options)
     except UnknownNameError as error:
-        raise ConfigError(f"{error}; of a file of your own, name it: --env FILE") from error
+        raise ConfigError(
+            f"{str(error).rstrip('.')}; of a file of your own, name it: --env FILE"
+        ) from error
 
 
 def _show(found: Recorded, number: int, restored: Restored, *, as_json: bool) -> None:

@@ -233,8 +233,8 @@ def texts(content: Mapping[str, Any]) -> Iterator[str]:
 
 def sources_of(run: Path) -> list[Path]:
     """Return the files of trajectories in a folder, at any depth, or the one file."""
-    files = [run] if run.is_file() else _walk(run)
-    return [path for path in files if path.suffix == ".jsonl" and _has_trajectories(path)]
+    files = [run] if run.is_file() else [path for path in _walk(run) if path.suffix == ".jsonl"]
+    return [path for path in files if _has_trajectories(path)]
 
 
 def _files(run: Path, name: str) -> list[Path]:
