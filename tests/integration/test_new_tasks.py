@@ -346,7 +346,9 @@ def test_data_may_be_csv_or_parquet(
     [
         ("gam", "mine", "Did you mean 'game'?"),
         ("game", "My Game", "wanted small letters"),
-        ("game", "turngym", "name 'turngym': is one of Python's own or ours; choose another"),
+        ("game", "turngym", "name 'turngym': is one of Python, ours or a package's; choose"),
+        ("shell", "numpy", "name 'numpy': is one of Python, ours or a package's; choose"),
+        ("package", "übung", "name 'übung': wanted small letters, digits and _"),
         ("shell", "json", "name 'json': is one of"),
         ("shell", "class", "name 'class': is one of"),
     ],

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.metadata import packages_distributions
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from keyword import iskeyword
@@ -386,10 +387,10 @@ def new(
     """Write a working example with its test, to be changed into a task of your own."""
     if kind not in KINDS:
         raise unknown_name("kind of task", kind, KINDS)
-    if not name.isidentifier() or name != name.lower():
+    if re.fullmatch("[a-z]([a-z0-9_]*[a-z0-9])?", name) is None:  # a package's name, too
         raise ConfigError(f"name {name!r}: wanted small letters, digits and _, such as my_task")
-    if iskeyword(name) or name in {"turngym", *sys.stdlib_module_names}:
-        raise ConfigError(f"name {name!r}: is one of Python's own or ours; choose another")
+    if iskeyword(name) or name in {"turngym", *sys.stdlib_module_names, *packages_distributions()}:
+        raise ConfigError(f"name {name!r}: is one of Python, ours or a package's; choose another")
     target = KINDS[kind][0].format(name=name)
     written = {f"test_{name}.py": _TEST.format(target=target)}
     for folder in (kind, *_MORE.get(kind, ())):
