@@ -307,6 +307,13 @@ def test_a_file_that_is_run_and_imported_registers_once(folder: Path) -> None:
     assert done.stdout.splitlines() == ["echo_game:EchoEnv", "echo-easy"]
 
 
+def test_a_limit_that_is_no_number_is_refused(folder: Path) -> None:
+    text = GAME.format(name="EchoEnv").replace("max_turns = 3", "max_turns = '3'")
+    (folder / "echo_game.py").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="max_turns='3': wanted a whole number of 1 or more"):
+        registry.find("echo_game.py")
+
+
 def test_two_different_classes_under_one_id_are_still_refused(folder: Path) -> None:
     for name in ("one_game", "other_game"):
         write(folder / f"{name}.py", "EchoEnv", registers=True)

@@ -95,7 +95,7 @@ def add_class(cls: type, id: str) -> EnvEntry:
         id,
         f"{cls.__module__}:{cls.__qualname__}",
         family=id.partition("/")[0],
-        max_turns=limit if isinstance(limit, int) else MAX_TURNS,
+        max_turns=MAX_TURNS if limit is None else limit,
         snapshot_kind=getattr(cls, "snapshot_kind", "replay"),
     )
     return registry.find(id)
