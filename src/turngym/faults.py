@@ -175,20 +175,22 @@ def message_of(error: BaseException) -> str:
 def place_of(error: BaseException) -> str | None:
     """Return ``file:line in function``: the innermost place in the user's own code.
 
-    Without one, the innermost place in an installed package other than ours; None without either.
+    Without one, the innermost place in an installed package that was called by ours; else None.
     """
     installed: str | None = None
     for link in _chain(error):
         if (kept := getattr(link, _PLACE, None)) is not None:
             return str(kept)
+        is_inside = True
         for frame, line in reversed(list(traceback.walk_tb(link.__traceback__))):
             file = frame.f_code.co_filename
+            is_inside = is_inside and not file.startswith(_OURS)
             if file.startswith((_OURS, "<frozen ", "<string>")):
                 continue
             place = f"{Path(file).name}:{line} in {frame.f_code.co_name}"
             if not file.startswith(_LIBRARIES):
                 return place
-            if installed is None and f"{os.sep}site-packages{os.sep}" in file:
+            if installed is None and is_inside and f"{os.sep}site-packages{os.sep}" in file:
                 installed = place
     return installed
 

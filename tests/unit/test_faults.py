@@ -10,13 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
 
+import gymnasium
 import pytest
 
+import turngym
 from turngym.environments.gym.process import open_reply, pack_error
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.faults import Boundary, ExitBoundary, Tolerated, describe, message_of, place_of
@@ -129,6 +132,14 @@ def test_the_place_is_the_users_and_not_the_librarys() -> None:
         act()
     line = act.__code__.co_firstlineno + 1
     assert place_of(caught.value) == f"test_faults.py:{line} in act"
+
+
+def test_a_package_that_only_passes_an_error_of_ours_on_is_no_place_of_it() -> None:
+    env = gymnasium.Wrapper[Any, Any, Any, Any](turngym.make("text/maze"))
+    with ThreadPoolExecutor(1) as thread:  # or this test is the place
+        error = thread.submit(env.reset, options={"task": "none"}).exception()
+    assert error is not None
+    assert place_of(error) is None
 
 
 def test_the_place_survives_the_way_to_another_process() -> None:
