@@ -283,7 +283,7 @@ class JsonTools:
     def _validators(self) -> dict[str, Any]:
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError
-        from jsonschema_specifications import REGISTRY
+        from referencing import Registry
 
         found = {}
         for name, schema in self._schemas.items():
@@ -291,7 +291,7 @@ class JsonTools:
                 Draft202012Validator.check_schema(schema)
             except SchemaError as error:
                 raise ConfigError(f"tool {name!r}: bad JSON Schema: {error.message}") from error
-            found[name] = Draft202012Validator(schema, registry=REGISTRY)  # which fetches nothing
+            found[name] = Draft202012Validator(schema, registry=Registry())  # which fetches nothing
         return found
 
 

@@ -271,7 +271,7 @@ def _number(text: str) -> float:
 
 def _validator(schema: str) -> Any:  # of jsonschema, which has no types
     from jsonschema import Draft202012Validator
-    from jsonschema_specifications import REGISTRY
+    from referencing import Registry
 
     # Its own registry would fetch what a reference names from the network.
-    return Draft202012Validator(json.loads(schema), registry=REGISTRY)
+    return Draft202012Validator(json.loads(schema), registry=Registry())
