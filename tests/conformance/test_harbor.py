@@ -221,6 +221,15 @@ async def test_a_file_is_utf_8_with_or_without_a_mark(tmp_path: Path, name: str)
         HarborEnv(folder=str(tmp_path))
 
 
+def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(tmp_path: Path):
+    place = write(tmp_path / "task")
+    (place / "environment" / "same").symlink_to("Dockerfile")
+    HarborProblem(folder=place)
+    (place / "environment" / "far").symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="task folder .*: far leads out of it"):
+        HarborProblem(folder=place)
+
+
 def test_a_service_on_this_machine_may_be_asked_while_judging(tmp_path: Path):
     write(tmp_path, tests__test_DOT_sh="curl http://localhost:8080/x\n")
     assert HarborEnv(folder=str(tmp_path)).count("test") == 1  # not refused, as other addresses are

@@ -81,6 +81,9 @@ class HarborProblem(FileProblem):
         for part in ("task.toml", "environment"):
             if not (self.folder / part).exists():
                 raise ConfigError(f"task folder {str(self.folder)!r}: {part} is missing")
+        for path in self.folder.rglob("*"):  # or files of this machine would be the agent's
+            if path.is_symlink() and not path.resolve().is_relative_to(self.folder.resolve()):
+                raise ConfigError(f"task folder {str(self.folder)!r}: {path.name} leads out of it")
         if reasons := self._refusals():
             raise ConfigError(
                 f"task folder {str(self.folder)!r}: cannot be played without a container engine as "
