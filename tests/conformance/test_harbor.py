@@ -226,7 +226,7 @@ def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(tmp_path: Pat
     (place / "environment" / "same").symlink_to("Dockerfile")
     HarborProblem(folder=place)
     (place / "environment" / "far").symlink_to(tmp_path)
-    with pytest.raises(ConfigError, match="task folder .*: far leads out of it"):
+    with pytest.raises(ConfigError, match=r"task folder .*: far leads out of it"):
         HarborProblem(folder=place)
 
 

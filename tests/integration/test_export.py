@@ -178,6 +178,7 @@ def test_a_file_without_episodes_becomes_an_empty_table(tmp_path: Path) -> None:
         (("run", "--rows", "tokens"), "unknown value of --rows 'tokens'"),
         (("run", "--format", "parquet"), "--format parquet cannot go to stdout; say --out PATH"),
         (("run", "--out", "run"), "--out run: cannot be written (Is a directory)"),
+        (("run", "--out", "."), "--out .: cannot be written"),
         (("run", "--format", "hf", "--out", "run"), "--out run: holds something already"),
         (("run", "--out", "run/lab-made.jsonl"), "--out run/lab-made.jsonl: is a file of the run"),
         (("broken", "--out", "run/rows.jsonl"), "--out run/rows.jsonl: is a file of the run"),

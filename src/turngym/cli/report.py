@@ -211,6 +211,8 @@ def view(
 def _write(library: Library, html: Path) -> None:
     from turngym.reports.viewer.page import write_page
 
+    if html.is_dir():
+        raise ConfigError(f"--html {html}: is a folder; wanted a file")
     try:
         write_page(library, html)
     except OSError as error:
@@ -301,7 +303,8 @@ def _text(out: Path | None) -> Iterator[IO[str]]:
 @contextmanager
 def _whole(out: Path) -> Iterator[Path]:
     """Yield a place to write to, which becomes ``out`` when all is written."""
-    partial = out.with_name(out.name + ".partial")
+    place = out.resolve()  # "." has no name
+    partial = place.parent / f"{place.name}.partial"
     _remove(partial)  # of one that was killed
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -110,6 +110,7 @@ def test_the_command_writes_a_page(run: Path, capsys: pytest.CaptureFixture[str]
         (["view", "nowhere"], "nowhere: there is no such folder or file"),
         (["view", "{empty}"], "no trajectories, metrics or timeline in here"),
         (["view", "{run}", "--html", "{run}/no/such/a.html"], "cannot be written"),
+        (["view", "{run}", "--html", "."], "--html .: is a folder; wanted a file"),
     ],
 )
 def test_wrong_input_is_one_line(
