@@ -19,6 +19,7 @@ from turngym import registry
 from turngym.cli.main import main
 from turngym.environments.gym.hosts import make_async
 from turngym.environments.gym.vector import make_vec
+from turngym.environments.own import files_digest
 from turngym.errors import ConfigError
 
 GAME = '''
@@ -305,6 +306,17 @@ def test_a_file_that_is_run_and_imported_registers_once(folder: Path) -> None:
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["echo_game:EchoEnv", "echo-easy"]
+
+
+def test_results_that_lie_beside_tasks_do_not_change_them(folder: Path) -> None:
+    assert main(["new", "harbor", "mine"]) == 0
+    before = files_digest("mine"), files_digest(str(folder))
+    (folder / "mine" / "run").mkdir()
+    (folder / "mine" / "run" / "episodes.jsonl").touch()
+    assert (files_digest("mine"), files_digest(str(folder))) == before
+    (folder / "mine" / "tests" / "test.sh").write_text("exit 0\n")
+    assert files_digest("mine") != before[0]
+    assert files_digest(str(folder)) != before[1]
 
 
 def test_a_limit_that_is_no_number_is_refused(folder: Path) -> None:

@@ -41,6 +41,8 @@ from turngym.tasks.sources import in_module, is_problem_class, player_of, task_s
 MAX_TURNS = 100
 """Where a class has no attribute ``max_turns``."""
 _FAMILY = "local"
+_PARTS = ("task.toml", "instruction.md", "environment", "tests", "solution", "steps")
+"""Of a task folder."""
 _BASES = "TurnEnv, TextGame, AsyncTurnEnv or gymnasium.Env"
 
 
@@ -190,13 +192,16 @@ def _player(id: str, entry_point: str, **kwargs: str) -> EnvEntry:
 
 
 def files_digest(source: str) -> str | None:
-    """Return the SHA-256 of what an ``EnvEntry.source`` names, of questions with their data."""
-    found = source_digest(source)
-    if not source.endswith(".toml"):
-        return found
+    """Return the SHA-256 of what an ``EnvEntry.source`` names; results beside tasks are no part."""
     path = Path(source)
-    data = digest_of(path.parent / load_config(QuestionFile, [path]).questions)
-    return hashlib.sha256(f"{found} {data}".encode()).hexdigest()
+    if source.endswith(".toml"):
+        files = [path, path.parent / load_config(QuestionFile, [path]).questions]
+    elif path.is_dir():
+        tasks = [file.parent for file in sorted(path.rglob("task.toml"))]
+        files = [task / part for task in tasks for part in _PARTS] or sorted(path.glob("*.json"))
+    else:
+        return source_digest(source)
+    return hashlib.sha256(repr([digest_of(file) for file in files]).encode()).hexdigest()
 
 
 def _tasks(name: str, path: Path) -> EnvEntry:
