@@ -116,6 +116,7 @@ def test_a_pack_says_how_hard_its_tasks_are(
         (["mine.py"], "is a place on this machine"),
         (["text/maze", "--report", "none.json"], "cannot be read as a report"),
         (["text/maze/test/0", "text/maze/test/0"], "two tasks are called 'maze-easy/test/0'"),
+        (["text/maze/test/0", "text/maze"], "two tasks are called 'maze-easy/test/0'"),
     ],
 )
 def test_what_cannot_be_packed_is_one_line(

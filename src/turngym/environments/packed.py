@@ -227,8 +227,10 @@ class Packing:
             )
         env = make(entry.id, **self.options)
         try:
-            chosen = [_task(env, one) for _, one in named if one] or first_tasks(env, self.count)
-            rows = [described(env, task) for task in chosen]
+            chosen = (
+                [_task(env, one)] if one else first_tasks(env, self.count) for _, one in named
+            )
+            rows = [described(env, task) for tasks in chosen for task in tasks]
         finally:
             env.close()
         source = self.source or f"turngym {VERSION}"
