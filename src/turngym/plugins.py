@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,10 +33,12 @@ def import_attribute(kind: str, spec: str) -> Any:  # whatever the user wrote; t
     module = import_module(kind, where, spec=spec)
     if not hasattr(module, attribute):
         known = [
-            f"{where}:{name}"
+            name
             for name, value in vars(module).items()
             if not name.startswith("_") and _home(value) in (None, module.__name__)
         ]
+        near = get_close_matches(attribute, known, n=1, cutoff=0.5)
+        known = [f"{where}:{name}" for name in near]  # what stands before is alike in all
         raise unknown_name(kind, spec, known, hint=f"{where!r} holds no such name.")
     return getattr(module, attribute)
 

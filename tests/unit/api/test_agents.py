@@ -106,6 +106,8 @@ def test_a_module_that_breaks_on_import_says_how(module: Path) -> None:
 def test_a_missing_function_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"'json:dmps'\. Did you mean 'json:dumps'\?"):
         make_policy("json:dmps")
+    with pytest.raises(UnknownNameError, match=r"'json:qqqqqq'\. 'json' holds no such name\."):
+        make_policy("json:qqqqqq")
 
 
 @pytest.mark.parametrize(
