@@ -122,6 +122,21 @@ SPA_MAIL = (
     "algo.advantage.critic.warmup_updates=6",
     "learner.lr=3e-4",
 )
+# Its estimator reads a letter and what was done with it, learns from the clumsy expert's days before
+# the policy moves, and each turn's share is compared with those of the other attempts at that turn.
+SPA_TURN = (
+    "algo.rewards.0.demonstrations=300",
+    "algo.rewards.0.reads=13",
+    "algo.rewards.0.grounding_weight=0.1",
+    "algo.rewards.0.warmup_until=null",
+    "algo.rewards.0.warmup_updates=1",
+    "algo.rewards.0.warmup_steps=400",
+    "algo.rewards.0.after_warmup=learn",
+    "algo.rewards.0.steps_per_update=32",
+    "algo.rewards.0.batch_episodes=16",
+    'algo.advantage={"type": "group_relative", "terms": [{"rewards": ["progress"], '
+    '"returns": "reward_to_go", "gamma": 0.0, "group_by": "task_turn"}]}',
+)
 # The form in the paper; the preset is that of the authors' later code.
 IGPO_PAPER = ("algo.rewards.1.form=prob_diff", "algo.advantage.terms.0.normalization=joint")
 # While most fail, its pools see only the penalty for invalid actions.
@@ -271,11 +286,16 @@ COMPARISONS = {
     "mail": Comparison(
         config="credit_mailroom",
         episodes=1024,
-        algos=("grpo", "spa", "archer"),
-        settings=(*_for("spa", *SPA_MAIL), *_for("archer", *ARCHER_MAIL)),
+        algos=("grpo", "spa", "spa-turn=spa_offline", "archer"),
+        settings=(
+            *_for("spa", *SPA_MAIL),
+            *_for("spa-turn", *SPA_TURN),
+            *_for("archer", *ARCHER_MAIL),
+        ),
         tries=(
             "grpo:learner.lr=3e-4",
             "spa:algo.advantage.level=turn algo.advantage.lam=0.5",
+            "spa-turn:learner.lr=1.5e-3",
             "archer:algo.advantage.critic.max_tokens=112",
         ),
         tuning_seeds=1,

@@ -278,6 +278,10 @@ class Progress(RewardSettings, WarmUpSettings):
     """Newest finished episodes that it learns from."""
     demonstrations: int = Field(default=0, ge=0)
     """Episodes of the expert that the estimator learns from besides, from the first update on."""
+    reads: int | None = Field(default=None, ge=1)
+    """Most tokens that it reads of an episode, up to the end of the action; None for all there are,
+    as the paper's does. Where the last observation says what the action is worth, a reader of more
+    may put into one turn what others did: all sums are the same to it."""
 
 
 class Privileged(RewardSettings, WarmUpSettings):

@@ -272,6 +272,38 @@ def test_rewritten_history_is_one_row_each_but_one_episode() -> None:
     assert ProgressSource(config, context()).read(given)["progress"].values_N.shape == (3,)
 
 
+def test_shares_of_a_rewritten_history_stay_with_their_turns() -> None:
+    said = [("exits", "go"), ("east", "key"), ("door north exits got", "go")]
+    episode = rendered_episode(said, rewards=[0, 0, 1])
+    turns = tuple(replace(turn, starts_segment=True) for turn in episode.turns)
+    rows = episode_rows(replace(episode, turns=turns))
+    assert rows[-1].token_ids_L.size > rows[0].token_ids_L.size  # the longest is read first
+    estimator = ProgressEstimator(models.model(), CONFIG, seed=1, max_tokens=10_000)
+    whole = TrainingExample(rows=rows, outcome=1.0)
+    buffer = ExampleBuffer(1)
+    buffer.add([whole])
+    for _ in range(3):  # until shares differ
+        estimator.step(buffer)
+    [found] = estimator.contributions([whole])
+    alone = estimator.contributions([TrainingExample(rows=(row,)) for row in rows])
+    np.testing.assert_allclose(found, np.concatenate(alone), rtol=1e-5)
+    assert np.ptp(found) > 1e-3
+
+
+def test_a_reader_of_few_tokens_knows_the_turn_alone() -> None:
+    def shares(*said: tuple[str, str]) -> Any:
+        episode = rendered_episode(list(said), rewards=[0.0] * (len(said) - 1) + [1.0])
+        turns = TurnBatch.of([TrajectoryGroup(group_id="one", trajectories=(episode,))])
+        return source.read(turns)["progress"].values_N
+
+    source = ProgressSource(CONFIG.model_copy(update={"reads": 2, "warmup_updates": 0}), context())
+    for _ in range(3):
+        shares(("exits", "go"), ("door", "key"))
+    found = shares(("exits", "go"), ("door", "key"), ("door", "key"))
+    assert found[1] == pytest.approx(found[2])
+    assert found[0] != pytest.approx(found[1])
+
+
 def test_last_tokens_are_found_between_actions_that_touch() -> None:
     turn_ids = np.array([-1, 0, 0, 1, -1, -1, 2, 2])
     row = Row(token_ids_L=np.arange(8), turn_ids_L=turn_ids, reference_L=np.zeros(8, np.float32))

@@ -8,7 +8,8 @@ Axis letters: N turn of any episode or action of a rectangle, B episode, L token
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,7 +79,7 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
         """Return the rewards of a batch, then let the estimator learn from it."""
         if self._warm_up.updates == 0:
             shown = self._context.demonstrations[: self._config.demonstrations]
-            self._buffer.add([_example(episode) for episode in shown])
+            self._buffer.add([self._example(episode) for episode in shown])
         if self._config.constant:
             values_N = (turns.outcome_B / turns.length_B)[turns.episode_N]
             self._warm_up.end_update(turns.outcome_B, turns.outcome_B)
@@ -100,7 +101,7 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
 
     def _judge_and_learn(self, turns: TurnBatch) -> FloatArray:
         """Return contributions [N] of an estimator that has not seen the batch, then train it."""
-        examples = [_example(episode) for episode in turns.episodes]
+        examples = [self._example(episode) for episode in turns.episodes]
         # Judged before it learns: predictions of what it has seen would be the outcomes themselves.
         contributions = self._learner.contributions(examples)
         metrics = _metrics(contributions, turns.outcome_B)
@@ -113,9 +114,25 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
         self._metrics = metrics | self._warm_up.end_update(predicted_B, turns.outcome_B)
         return np.concatenate([np.zeros(0), *contributions])
 
+    def _example(self, episode: Trajectory) -> TrainingExample:
+        rows, reads = episode_rows(episode), self._config.reads
+        if reads is not None:
+            rows = tuple(part for row in rows for part in _row_of_each_turn(row, reads))
+        return TrainingExample(rows=rows, outcome=float(episode.episode_return))
 
-def _example(episode: Trajectory) -> TrainingExample:
-    return TrainingExample(rows=episode_rows(episode), outcome=float(episode.episode_return))
+
+def _row_of_each_turn(row: Row, reads: int) -> Iterator[Row]:
+    """Yield for each action of ``row`` its last ``reads`` tokens, of which only it is judged."""
+    for end in np.flatnonzero(last_tokens(row)) + 1:
+        part = slice(max(0, end - reads), end)
+        turn = row.turn_ids_L[end - 1]
+        turns_L = np.where(row.turn_ids_L[part] == turn, turn, -1)
+        yield replace(
+            row,
+            token_ids_L=row.token_ids_L[part],
+            turn_ids_L=turns_L,
+            reference_L=row.reference_L[part],
+        )
 
 
 class ProgressEstimator:
@@ -184,13 +201,16 @@ class ProgressEstimator:
     def _forward(self, examples: Sequence[TrainingExample]) -> tuple[Tensor, Tensor]:
         """Return contributions [N] and the place of the episode that each belongs to, [N].
 
-        The actions of one episode keep their order.
+        Episodes are in order, and the actions of each.
         """
         pairs = [(row, owner) for owner, example in enumerate(examples) for row in example.rows]
         rows = [row for row, _ in pairs]
         owners = [np.full(row.token_ids_L.shape, owner) for row, owner in pairs]
         batch = rectangle(rows, [last_tokens(row) for row in rows], self._net.device)
-        return self._net(batch, is_behind=True), batch.gather(owners)
+        owners_N, turns_N = batch.gather(owners), batch.gather([row.turn_ids_L for row in rows])
+        # The longest row comes first in a rectangle, whichever part of its episode it is.
+        order_N = torch.argsort(owners_N * (int(turns_N.max()) + 1) + turns_N)
+        return self._net(batch, is_behind=True)[order_N], owners_N[order_N]
 
 
 def progress_rewards(contributions_N: FloatArray, turns: TurnBatch, config: Progress) -> FloatArray:
