@@ -39,6 +39,7 @@ from comparisons import (
     SPA_CITY,
     SPA_MAIL,
     SPA_SHORT,
+    SPA_TURN,
     WEAK,
 )
 
@@ -127,6 +128,7 @@ GAMES = {
         arms=(
             ComparedAlgo(name="grpo", algo="grpo"),
             ComparedAlgo(name="spa", algo="spa", settings=SPA_MAIL),
+            ComparedAlgo(name="spa-turn", algo="spa_offline", settings=SPA_TURN),
             ComparedAlgo(name="archer", algo="archer", settings=ARCHER_MAIL),
         ),
     ),
