@@ -61,7 +61,7 @@ def test_bubblewrap_keeps_every_promise_and_withstands_every_attack() -> None:
 @pytest.mark.extra("bwrap", "setpriv", "unshare")
 @pytest.mark.skipif(os.geteuid() != 0, reason="as a plain user the test above is this one")
 def test_bubblewrap_of_a_plain_user_keeps_every_promise_too(tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
-    argv = [sys.executable, "-m", "turngym.cli", "check", "sandbox", "bubblewrap", "--json"]
+    argv = [sys.executable, "-m", "turngym", "check", "sandbox", "bubblewrap", "--json"]
     run = subprocess.run(plain_user.command(argv), capture_output=True, text=True, check=False)
     assert run.stdout, run.stderr
     [report] = json.loads(run.stdout)["reports"]

@@ -20,7 +20,7 @@ import turngym as package
 from turngym import registry
 from turngym.cli.main import main
 
-COMMAND = (sys.executable, "-m", "turngym.cli")
+COMMAND = (sys.executable, "-m", "turngym")
 SOURCE = str(Path(package.__file__).parents[1])
 """Where the package under test is, whatever the working directory."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import turngym as package
-from helpers.cli import COMMAND, TINY_RUN, lab_environment, turngym
+from helpers.cli import COMMAND, SOURCE, TINY_RUN, lab_environment, turngym
 from helpers.models import model, tokenizer
 from turngym import registry
 from turngym.agents.engine.models import save_model_dir
@@ -49,6 +50,17 @@ def test_without_arguments_it_shows_help_with_every_command(capsys: Captured) ->
     shown = capsys.readouterr().out
     for command in ("envs", "play", "eval", "train", "view", "check", "config", "doctor"):
         assert command in shown
+
+
+def test_an_interrupt_while_it_starts_is_not_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    ended = subprocess.run(
+        [sys.executable, "-c", "import sys; from turngym.__main__ import main; sys.exit(main())"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE}"},
+        capture_output=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (130, b"")
 
 
 def test_a_closed_pipe_ends_quietly() -> None:
@@ -362,8 +374,11 @@ def test_a_prompt_longer_than_the_context_truncates_its_episode_and_the_run_goes
     capsys: Captured, tmp_path: Path, model_folder: Path
 ) -> None:
     options = ("--agent", f"hf:{model_folder}", "--episodes", "3", "--out", str(tmp_path))
-    found = evaluated(capsys, "text/maze", *options)["text/maze"]
+    assert main(["eval", "text/maze", *options, "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)["text/maze"]
     assert (found["episodes"], found["truncated"], found["faults"]) == (3, 3, 0)
+    assert "text/maze: the agent never acted in 3 of 3 episodes: truncated_context" in said.err
     kept = list(read_trajectories(tmp_path / "text-maze.jsonl"))
     assert [t.stop_reason for t in kept] == [StopReason.TRUNCATED_CONTEXT] * 3
 

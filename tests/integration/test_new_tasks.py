@@ -104,7 +104,7 @@ def test_the_test_that_new_writes_passes_and_fails_when_the_task_is_broken(folde
 def elsewhere(installed: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run turngym in another folder, with what is installed in ``installed``."""
     variables = {**os.environ, "PYTHONPATH": f"{installed}:{ROOT / 'src'}"}
-    line = [sys.executable, "-m", "turngym.cli", *command]
+    line = [sys.executable, "-m", "turngym", *command]
     return subprocess.run(line, cwd=installed.parent, env=variables, text=True, capture_output=True)
 
 

@@ -268,6 +268,10 @@ class _Evaluation:
         if errors:
             first = errors[0].splitlines()[0]
             say(f"{job.env}: {len(errors)} of {len(rows)} episodes broke: {first}")
+        silent = [row for row in rows if row.turns == 0 and not row.is_fault]
+        if silent:
+            where = f"{len(silent)} of {len(rows)} episodes"
+            say(f"{job.env}: the agent never acted in {where}: {silent[0].stop_reason}")
         return rows
 
 
