@@ -122,8 +122,8 @@ SPA_MAIL = (
     "algo.advantage.critic.warmup_updates=6",
     "learner.lr=3e-4",
 )
-# Its estimator reads one letter and its carrier, and learns from the clumsy expert first, before the
-# policy moves. A turn's share is compared with those of the other attempts at that turn.
+# Its estimator reads one letter and its carrier, and learns from the clumsy expert first, while the
+# policy waits. A turn's share is compared with those of the other attempts at that turn.
 SPA_TURN = (
     "algo.rewards.0.demonstrations=300",
     "algo.rewards.0.reads=13",
