@@ -19,7 +19,6 @@ dialogue and offers a world.
 from __future__ import annotations
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +44,7 @@ screen (or functions of what is seen), answers. The environment says and ends it
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeResult:
-    """What a judge found.
+    """What a judge found. A sum of weights that misses 0 or 1 by its rounding is taken for it.
 
     Raises:
         ConfigError: A number is not in [0, 1].
@@ -59,9 +58,16 @@ class JudgeResult:
     """Why it is not more, in one line; "" where nothing is amiss."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "score", _whole(self.score))
+        object.__setattr__(self, "parts", {name: _whole(one) for name, one in self.parts.items()})
         for name, value in {"score": self.score, **self.parts}.items():
-            if not math.isfinite(value) or not 0 <= value <= 1:
+            if not 0 <= value <= 1:
                 raise ConfigError(f"judge result: {name} is {value!r}, wanted a number in [0, 1]")
+
+
+def _whole(value: float) -> float:
+    """Return 0 or 1 for what is as near to them as a sum of weights, else the value."""
+    return next((whole for whole in (0.0, 1.0) if abs(value - whole) < 1e-9), value)
 
 
 @dataclass(frozen=True, kw_only=True)

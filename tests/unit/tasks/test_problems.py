@@ -48,6 +48,14 @@ class Sum(AnswerProblem):
         return [str(self.a + self.b)]
 
 
+def test_a_sum_of_weights_that_misses_one_by_its_rounding_is_one() -> None:
+    below = sum([0.1] * 10)
+    assert below != 1
+    assert JudgeResult(score=below, parts={"all": 1 + 2e-16, "none": -1e-17}) == JudgeResult(
+        score=1.0, parts={"all": 1.0, "none": 0.0}
+    )
+
+
 async def test_a_judge_may_return_a_truth_a_number_or_a_result():
     found = [await judge(Sum(1, 2), Said(answer), "sum/test/0") for answer in ("3", "4", None)]
     assert [one.score for one in found] == [1.0, 0.0, 0.0]
