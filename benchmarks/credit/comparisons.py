@@ -293,7 +293,7 @@ COMPARISONS = {
             *_for("archer", *ARCHER_MAIL),
         ),
         tries=(
-            "grpo:learner.lr=3e-4",
+            "grpo:learner.lr=1.5e-3",
             "spa:algo.advantage.level=turn algo.advantage.lam=0.5",
             "spa-turn:learner.lr=1.5e-3",
             "archer:algo.advantage.critic.max_tokens=112",
