@@ -243,8 +243,13 @@ def _validate(cls: type[ConfigT], tree: Tree, raw_texts: Mapping[tuple[str, ...]
                 retyped = True
         if retyped:  # JSON by chance, such as a folder called 2024
             return _validate(cls, tree, {})
-        lines = (_explain(cls, tree, found) for found in error.errors())
+        lines = (_explain(cls, tree, e) for e in error.errors() if not _is_echo(e))
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _is_echo(found: Mapping[str, Any]) -> bool:
+    """Return whether a list is only called too short for elements with findings of their own."""
+    return found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]
 
 
 def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:

@@ -33,7 +33,7 @@ class Algo(StrictModel):
 
     name: str = "custom"
     clip: float = 0.2
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = Field(default=(1,), min_length=1)
     parts: tuple[Part, ...] = ()
 
 
@@ -191,7 +191,9 @@ def test_text_that_happens_to_be_json_stays_text_in_a_text_field(text: str) -> N
         ("clip=0.1", "clip: unknown key. Did you mean 'algo.clip'?"),
         ("algo.parts.0.weight=1",
          "algo.parts.0: there is no such element to change; algo.parts=[...] sets them all"),
-        ("algo.sizes=[1,\"a\"]", 'algo.sizes.1: Input should be a valid integer (got "a")'),
+        ("algo.sizes=[\"a\"]", 'algo.sizes.0: Input should be a valid integer (got "a")'),
+        ("algo.sizes=[]",
+         "algo.sizes: Tuple should have at least 1 item after validation, not 0 (got [])"),
         ('algo.parts=[{name="a"}]',
          'algo.parts: Input should be a valid array, in key.path=value as JSON: [1, "a"], '
          '{"key": 1} (got "[{name=\\"a\\"}]")'),
@@ -223,7 +225,7 @@ def test_another_type_replaces_the_block_instead_of_mixing(tmp_path: Path) -> No
 @pytest.mark.usefixtures("presets")
 def test_a_preset_replaces_the_block_and_can_be_overridden() -> None:
     found = load_config(Run, ["algo.sizes=[9]", "algo=careful", "algo.clip=0.15"])
-    assert found.algo == Algo(name="careful", clip=0.15, sizes=())
+    assert found.algo == Algo(name="careful", clip=0.15, sizes=(1,))
 
 
 @pytest.mark.usefixtures("presets")

@@ -73,6 +73,10 @@ def test_an_unknown_preset_names_the_nearest() -> None:
         (["algo=rloo", "learner.num_epochs=2"], "'pg' has no trust region"),
         (["algo=rloo", "learner.num_minibatches=2"], "make 2 optimizer steps per batch"),
         (["rollout.group_size=1"], "leaves nothing to compare with"),
+        (
+            ["selection.sampler.type=thompson", "env.id=", 'env.mix=["text/maze", "text/taxi"]'],
+            "selection learns .* set env.num_train_tasks, of one environment and no mix",
+        ),
         (["env.num_train_tasks=64"], "leaves none of env.num_train_tasks=64 to train on"),
         (["rollout.temperature=0"], "rollout.temperature: .*greater than 0"),
     ],

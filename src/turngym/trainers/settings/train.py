@@ -363,6 +363,7 @@ class TrainConfig(StrictModel):
             if wanted and self.env.num_train_tasks is None:
                 raise ValueError(
                     f"{name} learns about tasks, which must come back: set env.num_train_tasks"
+                    f"{', of one environment and no mix' if self.env.mix else ''}"
                 )
         if not algo.advantage.keeps_groups and (
             chosen.keep_attempts or not isinstance(chosen.condition, NoCondition)
