@@ -61,6 +61,21 @@ def test_other_settings_are_refused_by_the_first_that_differs(tmp_path: Path) ->
     assert line.startswith(f"{tmp_path}: holds a run with learner.lr=0.0007, not 0.5")
 
 
+def test_a_run_that_is_done_keeps_what_it_left_when_its_checkpoints_are_gone(
+    tmp_path: Path,
+) -> None:
+    with RunFolder(tmp_path, config("run.steps=2")) as folder:
+        folder.metrics.write_text('{"step": 0}\n')
+        folder.conclude({"updates": 2})
+    assert "holds a run with learner.lr=" in refusal(tmp_path, "run.steps=2", "learner.lr=0.5")
+    assert "has no checkpoint any more, so it cannot be made longer" in refusal(
+        tmp_path, "run.steps=3"
+    )
+    with RunFolder(tmp_path, config("run.steps=2")) as folder:
+        assert folder.read_summary() == {"updates": 2}
+        assert folder.metrics.exists()
+
+
 def test_many_differences_are_a_line_each_and_ten_at_most(tmp_path: Path) -> None:
     begun_run(tmp_path, "algo=grpo")
     with pytest.raises(ConfigError) as caught:

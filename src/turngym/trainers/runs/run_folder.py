@@ -44,7 +44,7 @@ from turngym.rollouts.scheduler.ledger import LEDGER_FILE, PART_FOLDER
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.annotate_advantages import most_instructive
-from turngym.trainers.runs.checkpoints import advice
+from turngym.trainers.runs.checkpoints import advice, latest_checkpoint
 from turngym.trainers.runs.needs import check_change, extends
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.trackers.base import TRACKERS
@@ -307,8 +307,8 @@ _COPIES = ("tensorboard", TRACKERS)
 
 
 def has_begun(path: Path) -> bool:
-    """Return whether a run has a checkpoint, so that there is something to go on from."""
-    return any((path / "checkpoints").glob("[0-9]*"))
+    """Return whether a run has a checkpoint to go on from, or is done."""
+    return (path / "summary.json").exists() or latest_checkpoint(path / "checkpoints") is not None
 
 
 def check_same_run(path: Path, config: TrainConfig) -> None:
@@ -322,9 +322,14 @@ def check_same_run(path: Path, config: TrainConfig) -> None:
     if not file.exists():
         Manifest(path).check(file)
         return
-    found = _read_config(file)["config"]
+    found, wanted = _read_config(file)["config"], config.model_dump(mode="json")
     if has_begun(path):
-        check_change(path, found, config.model_dump(mode="json"))
+        check_change(path, found, wanted)
+        if extends(found, wanted) and latest_checkpoint(path / "checkpoints") is None:
+            raise ConfigError(
+                f"{path}: holds a run that is done and has no checkpoint any more, so it cannot "
+                "be made longer; choose another folder with --out"
+            )
 
 
 def read_settings(path: Path) -> dict[str, Any]:
