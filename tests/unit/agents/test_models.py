@@ -1,10 +1,12 @@
 import json
 import re
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from helpers.models import tokenizer
 from turngym.agents.engine.config import TinyModelConfig
@@ -37,6 +39,21 @@ def test_saved_model_comes_back_equal(tmp_path: Path) -> None:
         assert torch.equal(loaded.state_dict()[name], value)
     assert loaded_tokenizer.chat_template == tokenizer().chat_template
     assert loaded_tokenizer.encode("go north") == tokenizer().encode("go north")
+
+
+def test_models_are_made_and_loaded_in_several_threads_at_once(tmp_path: Path) -> None:
+    model = build_tiny_model(SMALL, tokenizer(), seed=1)
+    save_model_dir(model, tokenizer(), tmp_path)
+
+    def again(number: int) -> PreTrainedModel:
+        if number % 2:
+            return build_tiny_model(SMALL, tokenizer(), seed=1)
+        return load_model_dir(tmp_path)[0]
+
+    with ThreadPoolExecutor(8) as threads:
+        for found in threads.map(again, range(32)):
+            for a, b in zip(model.parameters(), found.parameters(), strict=True):
+                assert torch.equal(a, b)
 
 
 @pytest.mark.extra("peft")

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 PREFIX = "package:"
 """Of the path of a model that comes inside a Python package."""
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+_BUILDING = threading.RLock()
+"""torch's random state, and the device on which transformers makes a model, are of the process."""
 LORA_SCALE = 2
 """What the product of two adapters is multiplied with, whatever their rank."""
 
@@ -58,7 +61,7 @@ def build_tiny_model(
     )
     from transformers import AutoModelForCausalLM
 
-    with _seeded(seed):
+    with seeded(seed):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(shape)
     return model.float().eval()
 
@@ -103,7 +106,7 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
             raise ConfigError(f"model {config.path!r} cannot be loaded: {reason}") from error
         longest = getattr(shape.get_text_config(), "max_position_embeddings", None)
         check_context(longest, config.context)
-    with torch.device("meta"):
+    with _BUILDING, torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
     return model
 
@@ -126,7 +129,7 @@ def load_model_dir(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokeniz
 
     path = _unpacked(path)
     try:
-        with _no_progress_bars():
+        with _BUILDING, _no_progress_bars():
             model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
             tokenizer = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError, SafetensorError) as error:
@@ -282,7 +285,7 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> PreTrainedModel
     config = LoraConfig(
         r=rank, lora_alpha=LORA_SCALE * rank, target_modules="all-linear", task_type="CAUSAL_LM"
     )
-    with _seeded(seed), warnings.catch_warnings():
+    with seeded(seed), warnings.catch_warnings():
         # peft 0.21 reads a property that transformers 5 renamed.
         warnings.simplefilter("ignore", FutureWarning)
         adapted: PreTrainedModel = get_peft_model(model, config)
@@ -303,11 +306,11 @@ def _no_progress_bars() -> Iterator[None]:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Seed torch inside the block only; the caller's random state comes back."""
     import torch
 
-    with torch.random.fork_rng(devices=[]):
+    with _BUILDING, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed & (2**63 - 1))
         yield
 

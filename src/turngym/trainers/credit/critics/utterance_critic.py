@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from turngym.agents.engine.models import seeded
 from turngym.seeding import derive_seed, generator
 from turngym.trainers.credit.base import (
     Credit,
@@ -24,7 +25,7 @@ from turngym.trainers.credit.base import (
     trained_turns,
 )
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
-from turngym.trainers.credit.critics.utterance_encoder import Encoder, new_encoder, seeded
+from turngym.trainers.credit.critics.utterance_encoder import Encoder, new_encoder
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.credit.warm_up import WarmUp, correlation
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample

@@ -6,8 +6,7 @@ Axis letters: R row of a rectangle, L position, H width, K text.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -282,11 +281,3 @@ def rectangles(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
                 continue
         groups.append([k])
     return groups
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed torch inside the block only; the caller's random state comes back."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
