@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import subprocess
 import sys
@@ -121,6 +122,19 @@ def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path: Path) 
 def test_a_path_that_cannot_be_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "cannot be used as a run folder" in refusal(tmp_path / "file" / "run")
+
+
+def test_a_full_disk_at_the_beginning_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("turngym.trainers.runs.run_folder.write_json", full)
+        line = refusal(tmp_path / "run")
+    assert line == f"{tmp_path / 'run'}: cannot be used as a run folder (No space left on device)"
+    RunFolder(tmp_path / "run", config()).close()
 
 
 def test_two_writers_in_one_process_are_refused(tmp_path: Path) -> None:

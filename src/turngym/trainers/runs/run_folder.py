@@ -79,21 +79,21 @@ class RunFolder:
         self.summary = path / "summary.json"
         self.outbox = Outbox()
         self._timings: GrowingFile | None = None
+        self._lock: IO[str] | None = None
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock: IO[str] | None = (path / ".lock").open("a+", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(
-                f"{path}: cannot be used as a run folder ({error.strerror})"
-            ) from error
-        try:
-            self._take_lock()
+            self._lock = (path / ".lock").open("a+", encoding="utf-8")
+            self._take_lock(self._lock)
             self.manifest = Manifest(path)
             self._claim(config)
             self.checkpoints.mkdir(exist_ok=True)
             self.trajectories.mkdir(exist_ok=True)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, OSError):
+                raise ConfigError(
+                    f"{path}: cannot be used as a run folder ({error.strerror})"
+                ) from error
             raise
 
     def __enter__(self) -> Self:
@@ -198,20 +198,18 @@ class RunFolder:
             raise ConfigError(f"{self.summary}: cannot be read; delete it to run on") from error
         return content
 
-    def _take_lock(self) -> None:
-        assert self._lock is not None
+    def _take_lock(self, lock: IO[str]) -> None:
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            self._lock.seek(0)
-            owner = self._lock.read().strip() or "unknown"
+            lock.seek(0)
+            owner = lock.read().strip() or "unknown"
             raise ConfigError(
                 f"{self.path}: another run is writing here (process {owner}); "
                 "wait for it or choose another folder"
             ) from error
-        self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
-        self._lock.flush()
+        lock.truncate(0)
+        os.write(lock.fileno(), str(os.getpid()).encode())  # kept in no buffer if the disk is full
 
     def _claim(self, config: TrainConfig) -> None:
         """Write ``config.json``, or compare with the one that is there."""
