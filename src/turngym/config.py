@@ -196,6 +196,9 @@ def _expand(cls: type[BaseModel], tree: Mapping[str, Any]) -> Tree:
         if value is None and get_origin(annotation) is dict:
             expanded[key] = _Replace()
         is_list = get_origin(annotation) in (tuple, list)
+        if is_list and _is_places(value):
+            expanded[key] = {place: _expand(cls, {key: one})[key] for place, one in value.items()}
+            continue
         for model in _models(annotation):
             if isinstance(value, str) and issubclass(model, StrictModel) and model.preset_folder:
                 expanded[key] = _Replace(_preset(key, value, model.preset_folder))
@@ -203,9 +206,8 @@ def _expand(cls: type[BaseModel], tree: Mapping[str, Any]) -> Tree:
                 expanded[key] = {bare: value}
             elif isinstance(value, list) and (bare := _bare_key(model)):
                 expanded[key] = [{bare: one} if isinstance(one, str) else one for one in value]
-            elif isinstance(value, Mapping):
-                expanded[key] = _expand(model, value)
-                break
+            elif isinstance(value, Mapping):  # of a union any member may know the keys
+                expanded[key] = value = _expand(model, value)
     return expanded
 
 

@@ -51,6 +51,7 @@ class Here(StrictModel):
 class There(StrictModel):
     type: Literal["there"]
     port: int = 0
+    options: dict[str, int] = Field(default_factory=dict)
 
 
 class Run(StrictModel):
@@ -78,6 +79,7 @@ class PlacedRun(Run):
 
 class Places(StrictModel):
     places: tuple[Place, ...] = ()
+    servers: tuple[Annotated[Here | There, Field(discriminator="type")], ...] = ()
 
 
 @pytest.fixture
@@ -297,6 +299,13 @@ def test_a_file_may_begin_with_the_mark_of_a_windows_editor(tmp_path: Path) -> N
 
 def test_null_empties_a_table_of_free_keys() -> None:
     assert load_config(Run, [{"options": {"a": 1}}, "options=null"]).options == {}
+
+
+def test_null_empties_such_a_table_of_a_choice_and_of_an_element_of_a_list() -> None:
+    there = {"type": "there", "options": {"a": 1}}
+    chosen = load_config(PlacedRun, [{"server": there}, "server.options=null"]).server
+    listed = load_config(Places, [{"servers": [there]}, "servers.0.options=null"]).servers[0]
+    assert chosen == listed == There(type="there")
 
 
 def test_a_text_where_a_list_of_blocks_belongs_is_shown() -> None:
