@@ -179,6 +179,9 @@ def test_what_is_not_there_is_one_line_before_anything_starts(
     lost = keeping("").model_copy(update={"tracker": "helpers.trackers:Keepin"})
     with pytest.raises(UnknownNameError, match="Did you mean 'helpers"):
         check_trackers([lost])
+    other = keeping("").model_copy(update={"tracker": "helpers.trackers:Kept"})
+    with pytest.raises(ConfigError, match=r"'helpers\.trackers:Kept' lacks begin, log, end of tur"):
+        check_trackers([other])
 
 
 class Stop(Silent):

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from turngym.errors import missing_extra
+from turngym.errors import ConfigError, missing_extra
 from turngym.faults import describe
 from turngym.plugins import import_function
 from turngym.records import write_json
@@ -72,12 +72,17 @@ def check_trackers(configs: Sequence[TrackerConfig]) -> None:
 
     Raises:
         MissingExtraError: Its package is not installed; the message holds the install line.
-        ConfigError: There is no such class.
+        ConfigError: There is no such class, or it is no tracker.
     """
     for config in configs:
         if config.module is not None and find_spec(config.module) is None:
             raise missing_extra(f"run.trackers: {config.module!r}", config.module)
-        import_function("tracker", config.spec)
+        made = import_function("tracker", config.spec)
+        if missing := [name for name in ("begin", "log", "end") if not hasattr(made, name)]:
+            raise ConfigError(
+                f"run.trackers: {config.spec!r} lacks {', '.join(missing)} of "
+                "turngym.trainers.trackers.base.Tracker"
+            )
 
 
 class Trackers:
