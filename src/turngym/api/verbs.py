@@ -193,6 +193,8 @@ def _apart(call: Callable[[], T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return call()
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(call).result()
+        pass  # to call it here would make this a cause of its errors
+    else:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(call).result()
+    return call()

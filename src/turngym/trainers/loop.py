@@ -7,7 +7,6 @@ between two waits. So a run can be stopped at any wait, or killed at any time, a
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -95,6 +94,7 @@ async def _train(
     config: TrainConfig, folder: RunFolder, progress: Progress, group: Group | None
 ) -> None:
     run: Run | None = None
+    how: End = "failed"
     try:
         with cancelled_by_signals():
             progress.phase("expert episodes", None)
@@ -106,14 +106,18 @@ async def _train(
             await _measure(run, "after", progress)
             run.conclude()
             await folder.outbox.settle()
+        how = "finished"
     except EnginesLost as error:
         if run is not None:
             await _save_now(run)
+        how = "stopped"
         raise EnginesLost(f"{folder.path}: {error}; the same command resumes the run") from error
     except asyncio.CancelledError:
         if run is None:
             raise Interrupted(f"{folder.path}: interrupted; nothing to save yet") from None
-        if not await _save_now(run):
+        is_saved = await _save_now(run)
+        how = "stopped"
+        if not is_saved:
             raise Interrupted(
                 f"{folder.path}: interrupted while the disk is full; free some space, and the same "
                 "command resumes it from its newest checkpoint"
@@ -124,14 +128,7 @@ async def _train(
     finally:
         if run is not None:
             # A signal that came with the error would cancel this and take the error's place.
-            await Uncut()(run.close(_end_of(sys.exception())))
-
-
-def _end_of(error: BaseException | None) -> End:
-    """Return how a run ended by ``error``, or by none."""
-    if error is None:
-        return "finished"
-    return "stopped" if isinstance(error, Interrupted | EnginesLost) else "failed"
+            await Uncut()(run.close(how))
 
 
 async def _save_now(run: Run) -> bool:

@@ -1,6 +1,8 @@
 """The Python verbs refuse what cannot be meant, and say what broke."""
 
 import logging
+import traceback
+from pathlib import Path
 
 import pytest
 
@@ -26,3 +28,9 @@ def test_an_agent_that_breaks_is_no_silent_none(caplog: pytest.LogCaptureFixture
     assert found.success is None
     [record] = caplog.records
     assert record.getMessage().startswith("text/maze: 3 of 3 episodes broke: act: TypeError: ")
+
+
+def test_an_error_is_shown_without_the_search_for_an_event_loop(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        turngym.train("demo", "env.options.difficulty=insane", out=tmp_path)
+    assert "event loop" not in "".join(traceback.format_exception(caught.value))

@@ -215,10 +215,10 @@ def test_a_run_gives_its_trackers_its_metrics_and_its_ends(
     tmp_path: Path, key: str, got: Kept
 ) -> None:
     config = settings({"run": {"trackers": [keeping(key).model_dump()]}})
-    with pytest.raises(Interrupted):
+    try:
         train(config, tmp_path / "run", progress=Stop())
-    assert got.ends == ["stopped"]
-    train(config, tmp_path / "run")
+    except Interrupted:  # how a run ends is of no error that is handled around it
+        train(config, tmp_path / "run")
     assert got.ends == ["stopped", "finished"]
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [{"step": step, **metrics} for _, step, metrics in got.rows] == rows
