@@ -34,3 +34,9 @@ def test_an_error_is_shown_without_the_search_for_an_event_loop(tmp_path: Path) 
     with pytest.raises(ConfigError) as caught:
         turngym.train("demo", "env.options.difficulty=insane", out=tmp_path)
     assert "event loop" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_where_the_expert_cannot_play_it_is_said_what_for(tmp_path: Path) -> None:
+    who = r"\(the expert plays for warm_start\.episodes, the tokenizer of model\.type='tiny'\)"
+    with pytest.raises(ConfigError, match=rf"they begin with \['go'\] {who}"):
+        turngym.train("demo", 'warm_start.noise_commands=["dance"]', out=tmp_path)

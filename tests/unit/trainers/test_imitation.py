@@ -15,7 +15,7 @@ from helpers.trajectories import episode, turn
 from turngym.agents.rendering import RenderedEpisode
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.runs.phases import _imitated
+from turngym.trainers.runs.phases import _imitated, begin_learning
 from turngym.trainers.settings.loss import ImitationTerm, LossConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
 from turngym.trainers.settings.train import TrainConfig
@@ -172,3 +172,9 @@ def test_where_no_demonstration_succeeded_there_is_none_to_imitate() -> None:
     sources = ["demo", "algo=grpo_demos", "algo.loss.imitation.successes_only=true"]
     with pytest.raises(ConfigError, match="no success of the expert fits into"):
         _imitated(load_config(TrainConfig, sources), [LOST])
+
+
+def test_a_method_that_learns_from_demonstrations_is_not_trained_without_any() -> None:
+    config = load_config(TrainConfig, ["demo", "algo=archer_demos"])
+    with pytest.raises(ConfigError, match="of algo 'archer_demos': no episode of the expert fits"):
+        begin_learning(config, None, None, renderer=None, sampling=None)  # type: ignore[arg-type]

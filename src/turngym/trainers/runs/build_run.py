@@ -222,10 +222,14 @@ async def _expert_episodes(
 ) -> list[Trajectory]:
     """Return the expert's episodes: for imitation, tokenizer and credit; played once and kept."""
     start, file = config.warm_start, folder.expert
-    count = start.episodes if start.imitates else 0
-    if isinstance(config.model, TinyModelConfig):
-        count = count or _TOKENIZER_EPISODES
-    count = max(count, config.algo.demonstrations)
+    imitated = start.episodes if start.imitates else 0
+    is_tiny = isinstance(config.model, TinyModelConfig)
+    wanted = {
+        "warm_start.episodes": imitated,
+        "the tokenizer of model.type='tiny'": (imitated or _TOKENIZER_EPISODES) if is_tiny else 0,
+        f"demonstrations of algo {config.algo.name!r}": config.algo.demonstrations,
+    }
+    count = max(wanted.values())
     if count == 0:
         return []
     if file.exists():
@@ -235,7 +239,12 @@ async def _expert_episodes(
         if was_kept:
             logger.warning("%s: is missing; its episodes are played again", file)
         expert = ExpertPolicy(start.expert_noise, start.noise_commands)
-        write_trajectories(file, await runner.expert_episodes(expert, count=count))
+        try:
+            played = await runner.expert_episodes(expert, count=count)
+        except ConfigError as error:
+            whose = ", ".join(what for what, number in wanted.items() if number)
+            raise ConfigError(f"{error} (the expert plays for {whose})") from error
+        write_trajectories(file, played)
         if was_kept:
             _check_same_episodes(folder)
     if file not in folder.manifest:

@@ -248,7 +248,12 @@ def begin_learning(
         demonstrations: From ``with_tokens``, for credit methods that want some.
         play_on: For credit methods that play on.
         group: The ranks that train; None for this process alone.
+
+    Raises:
+        ConfigError: There should be demonstrations, and none is left.
     """
+    if config.algo.demonstrations and not demonstrations:
+        raise _no_room(config, "episode")
     reference = None
     if needs_reference(config.algo.loss, config.regularizer):
         reference = copy.deepcopy(model).requires_grad_(False)
@@ -293,14 +298,16 @@ def _imitated(config: TrainConfig, episodes: Sequence[Trajectory]) -> Demonstrat
         for sample in to_samples(episode, np.zeros(episode.num_sampled_tokens), index=index)
     ]
     if not samples:
-        raise ConfigError(
-            f"algo.loss.imitation: no {'success' if term.successes_only else 'episode'} of the "
-            "expert fits into "
-            f"model.context={config.model.context} with room for "
-            f"rollout.max_new_tokens={config.rollout.max_new_tokens}: raise the context, or set "
-            "warm_start.expert_noise lower"
-        )
+        raise _no_room(config, "success")
     return Demonstrations(samples, term, seed=derive_seed(config.run.seed, "learner"))
+
+
+def _no_room(config: TrainConfig, what: str) -> ConfigError:
+    return ConfigError(
+        f"demonstrations of algo {config.algo.name!r}: no {what} of the expert fits into "
+        f"model.context={config.model.context} with room for rollout.max_new_tokens="
+        f"{config.rollout.max_new_tokens}: raise the context, or set warm_start.expert_noise lower"
+    )
 
 
 def _learner(
