@@ -251,7 +251,7 @@ def _validate(cls: type[ConfigT], tree: Tree, raw_texts: Mapping[tuple[str, ...]
 
 def _is_echo(found: Mapping[str, Any]) -> bool:
     """Return whether a list is only called too short for elements with findings of their own."""
-    return found["type"] == "too_short" and bool(found["input"])
+    return bool(found["type"] == "too_short" and found["input"])
 
 
 def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:

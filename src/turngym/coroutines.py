@@ -8,7 +8,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import CoroutineType, FrameType
@@ -153,6 +153,56 @@ class Uncut:
             raise asyncio.CancelledError
 
 
+_stop: ContextVar[Future[None] | None] = ContextVar("stop", default=None)
+"""Done when the thread that waits for this one in ``apart`` is interrupted."""
+
+
+def apart(call: Callable[[], T]) -> T:
+    """Return what ``call`` returns; a notebook's event loop runs here already, so in a thread.
+
+    Ctrl-C then cancels the task in ``call`` that is ``stoppable``, and is raised when it has ended.
+
+    Raises:
+        Interrupted: By Ctrl-C; what was done is saved.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass  # to call it here would make this a cause of its errors
+    else:
+        return _in_thread(call)
+    return call()
+
+
+def _in_thread(call: Callable[[], T]) -> T:
+    stop: Future[None] = Future()
+
+    def work() -> T:
+        _stop.set(stop)
+        return call()
+
+    with ThreadPoolExecutor(1) as thread:
+        future = thread.submit(work)
+        try:
+            return future.result()
+        except KeyboardInterrupt as error:
+            stop.set_result(None)
+            end = future.exception()
+            raise end if isinstance(end, Interrupted) else error from None
+
+
+def stoppable() -> None:
+    """Let Ctrl-C in the thread that waits in ``apart`` cancel the running task."""
+    loop, task, stop = asyncio.get_running_loop(), asyncio.current_task(), _stop.get()
+
+    def cancel(_: object) -> None:
+        if task is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(task.cancel)
+
+    if stop is not None:
+        stop.add_done_callback(cancel)
+
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -171,10 +221,11 @@ def cancelled_by_signals() -> Iterator[None]:
 
     Inside the block SIGINT and SIGTERM cancel the task that entered it, wherever it next waits;
     code between two waits is never cut in half. A second signal raises ``KeyboardInterrupt`` on the
-    spot. Outside of the main thread, where Python allows no handlers, the block does nothing.
+    spot. Outside of the main thread, where Python allows no handlers, the task is ``stoppable``.
     """
     task = asyncio.current_task()
     if task is None or threading.current_thread() is not threading.main_thread():
+        stoppable()
         yield
         return
     loop = asyncio.get_running_loop()

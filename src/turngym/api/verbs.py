@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from turngym import registry
 from turngym.api.agents import as_policy
 from turngym.config import load_config
+from turngym.coroutines import apart, stoppable
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, unknown_name
 from turngym.rollouts.evaluation import evaluate as evaluation
@@ -76,7 +76,7 @@ def rollout(
         attempts=attempts,
         timeout_s=timeout_s,
     )
-    found = _apart(partial(asyncio.run, playing))
+    found = apart(partial(asyncio.run, _stoppable(playing)))
     if broken := [one.error for one in found if one.error is not None]:
         first = broken[0].partition("\n")[0]
         logger.warning("%s: %d of %d episodes broke: %s", env, len(broken), len(found), first)
@@ -114,7 +114,7 @@ def train(*sources: Source, out: str | Path, progress: Progress | None = None) -
     from turngym.trainers.settings.train import TrainConfig
 
     config = load_config(TrainConfig, sources)
-    return _apart(partial(run_training, config, out, progress=progress))
+    return apart(partial(run_training, config, out, progress=progress))
 
 
 def compare(
@@ -158,7 +158,7 @@ def compare(
         budget_episodes=budget_episodes,
         out=Path(out),
     )
-    failures = _apart(partial(run_heats, heats, jobs=jobs, advance=lambda done, note: None))
+    failures = apart(partial(run_heats, heats, jobs=jobs, advance=lambda done, note: None))
     if failures:
         raise TrainingError("; ".join(f"{label}: {reason}" for label, reason in failures.items()))
     done = [read_run(run.folder) for heat in heats for run in heat.runs]
@@ -188,13 +188,6 @@ def first_tasks(make_env: Callable[[], Any], split: Split, count: int) -> list[T
     return found
 
 
-def _apart(call: Callable[[], T]) -> T:
-    """Return what ``call`` returns; a notebook's event loop runs here already, so in a thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass  # to call it here would make this a cause of its errors
-    else:
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(call).result()
-    return call()
+async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
+    stoppable()
+    return await work

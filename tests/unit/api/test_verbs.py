@@ -1,13 +1,22 @@
 """The Python verbs refuse what cannot be meant, and say what broke."""
 
+import asyncio
 import logging
+import os
+import signal
+import time
+import tomllib
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import turngym
-from turngym.errors import ConfigError
+from helpers.cli import TINY_RUN
+from turngym.errors import ConfigError, Interrupted
+from turngym.trainers.runs.progress import Silent
 
 
 @pytest.mark.parametrize(
@@ -40,3 +49,43 @@ def test_where_the_expert_cannot_play_it_is_said_what_for(tmp_path: Path) -> Non
     who = r"\(the expert plays for warm_start\.episodes, the tokenizer of model\.type='tiny'\)"
     with pytest.raises(ConfigError, match=rf"they begin with \['go'\] {who}"):
         turngym.train("demo", 'warm_start.noise_commands=["dance"]', out=tmp_path)
+
+
+def in_notebook(call: Callable[[], object]) -> None:
+    """Call where an event loop runs that has no handler for Ctrl-C, as in a notebook."""
+
+    async def cell() -> None:
+        call()
+
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(cell())
+    finally:
+        loop.close()
+
+
+async def interrupted(observation: str, info: dict[str, object]) -> str:
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(60)
+    return ""
+
+
+class Stop(Silent):
+    def phase(self, name: str, total: int | None) -> None:
+        if name == "reinforcement":
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_notebook_stops_what_it_plays() -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        in_notebook(partial(turngym.rollout, "text/maze", interrupted))
+    assert time.monotonic() - began < 30
+
+
+def test_a_notebook_stops_and_saves_what_it_trains(tmp_path: Path) -> None:
+    sources = [tomllib.loads(TINY_RUN), "algo=grpo", "run.steps=1"]
+    training = partial(turngym.train, *sources, out=tmp_path / "run", progress=Stop())
+    with pytest.raises(Interrupted, match="interrupted and saved"):
+        in_notebook(training)
+    assert turngym.train(*sources, out=tmp_path / "run").updates == 1
