@@ -170,7 +170,9 @@ BUDGET = ("--budget-episodes", "100")
         (["--algos", "grpo,grpo", *BUDGET], "'grpo' is there twice; NAME=PRESET gives another"),
         (["--algos", ",", *BUDGET], "--algos: wanted at least one"),
         (["--algos", "grpo", *BUDGET, "env.options.difficulty=hrd"], "Did you mean 'hard'?"),
-        (["--algos", "start=grpo", *BUDGET], "wanted PRESET, FILE.toml or NAME=PRESET"),
+        (["--algos", "start=grpo", *BUDGET], "'start' is no name for an algorithm"),
+        (["--algos", "a/b=grpo", *BUDGET], "'a/b' is no name for an algorithm"),
+        (["--algos", "grpo=", *BUDGET], "wanted PRESET, FILE.toml or NAME=PRESET"),
         (["--algos", "mine.toml", *BUDGET], "mine.toml: cannot be read"),
         (
             ["--algos", "grpo", "--reference", "gigpo", *BUDGET],

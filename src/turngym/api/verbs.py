@@ -65,6 +65,8 @@ def rollout(
     Raises:
         ConfigError: There is no such environment, agent, split or option, or no task is asked for.
     """
+    if attempts < 1:
+        raise ConfigError(f"attempts must be at least 1, got {attempts}")
     make_env = partial(make, env, **options)
     playing = evaluation.evaluate(
         make_env,
@@ -149,10 +151,14 @@ def compare(
     from turngym.reports.runs import read_run
     from turngym.trainers.runs.comparison import ComparedAlgo, plan
 
-    named = algos if isinstance(algos, Mapping) else {Path(algo).stem: algo for algo in algos}
+    stems = [Path(algo).stem for algo in algos]
+    named = algos.items() if isinstance(algos, Mapping) else zip(stems, algos, strict=True)
+    compared = [ComparedAlgo(name=name, algo=algo) for name, algo in named]
+    if reference is not None and reference not in (names := [one.name for one in compared]):
+        raise unknown_name("reference", reference, names)
     heats = plan(
         [env],
-        [ComparedAlgo(name=name, algo=algo) for name, algo in named.items()],
+        compared,
         sources=sources,
         seeds=range(seeds) if isinstance(seeds, int) else seeds,
         budget_episodes=budget_episodes,

@@ -225,10 +225,6 @@ def show(
         print(to_toml(config), end="")
 
 
-_NAME = re.compile(r"^[\w.-]+$")
-_RESERVED = ("start", "warm-start")
-
-
 def compare(
     algos: Annotated[
         str, typer.Option(help="Presets or TOML files, a,b,c; NAME=PRESET gives another name.")
@@ -399,7 +395,7 @@ def compared_algos(algos: str, own: Sequence[str]) -> list[ComparedAlgo]:
     """Return the algorithms of ``--algos``, ``"grpo,mine=mine.toml"``, with their ``--set``.
 
     Raises:
-        ConfigError: An algorithm is there twice or has no good name; a setting has no algorithm.
+        ConfigError: An algorithm is there twice or has no name; a setting has no algorithm.
     """
     from turngym.trainers.runs.comparison import ComparedAlgo
 
@@ -407,7 +403,7 @@ def compared_algos(algos: str, own: Sequence[str]) -> list[ComparedAlgo]:
     for part in filter(None, algos.split(",")):
         alias, equals, algo = part.partition("=")
         name, algo = (alias, algo) if equals else (Path(part).stem, part)
-        if not _NAME.match(name) or name in _RESERVED or not algo:
+        if not name or not algo:
             raise ConfigError(f"--algos {part!r}: wanted PRESET, FILE.toml or NAME=PRESET")
         if name in chosen:
             raise ConfigError(f"--algos: {name!r} is there twice; NAME=PRESET gives another name")

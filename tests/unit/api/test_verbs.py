@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,31 @@ from turngym.trainers.runs.progress import Silent
     [
         ({"split": "dev"}, "unknown split 'dev'. Known: test, train"),
         ({"episodes": 0}, "episodes must be at least 1, got 0"),
+        ({"attempts": 0}, "attempts must be at least 1, got 0"),
+        ({"timeout_s": 0}, "timeout_s must be above 0, got 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings: dict[str, object], line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         turngym.evaluate("text/maze", "expert", **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("algos", "settings", "line"),
+    [
+        ([], {}, r"wanted each algorithm once, and at least one; got \[\]"),
+        (["a/x.toml", "b/x.toml"], {}, r"wanted each algorithm once, .* got \['x', 'x'\]"),
+        (["grpo"], {"seeds": 0}, r"wanted each seed once, and at least one; got \[\]"),
+        (["grpo"], {"reference": "gigpo"}, "unknown reference 'gigpo'. Did you mean 'grpo'"),
+        (["grpo"], {"jobs": 0}, "jobs must be at least 1, got 0"),
+    ],
+)
+def test_nothing_to_compare_is_said_before_anything_starts(
+    tmp_path: Path, algos: list[str], settings: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(ConfigError, match=line):
+        turngym.compare("text/maze", algos, budget_episodes=128, out=tmp_path, **settings)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_agent_that_breaks_is_no_silent_none(caplog: pytest.LogCaptureFixture) -> None:
@@ -74,6 +95,7 @@ class Stop(Silent):
     def phase(self, name: str, total: int | None) -> None:
         if name == "reinforcement":
             os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)  # until the main thread has noticed
 
 
 def test_a_notebook_stops_what_it_plays() -> None:

@@ -171,12 +171,14 @@ async def collect(
         keep_picture: Keeps the ``image`` of each observation.
 
     Raises:
-        ConfigError: ``concurrency`` is less than 1, or an environment or the policy refuses its
-            settings.
+        ConfigError: ``concurrency`` is less than 1 or ``timeout_s`` not above 0, or an environment
+            or the policy refuses its settings.
         TooManyFaults: More episodes broke than ``failures`` allows.
     """
     if concurrency < 1:
         raise ConfigError(f"collect: concurrency must be at least 1, got {concurrency}")
+    if timeout_s is not None and timeout_s <= 0:
+        raise ConfigError(f"collect: timeout_s must be above 0, got {timeout_s}")
     if not specs:
         return []
     found: dict[int, Trajectory] = {}

@@ -12,6 +12,7 @@ held-out tasks are of no split.
 
 from __future__ import annotations
 
+import re
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,8 @@ _FIXED = ("run.seed", "run.steps", "evaluation.target_success")
 """What a comparison decides itself."""
 _OWN = ("algo", "engine", "learner", "regularizer", "rollout")
 """What may differ from one algorithm to the other."""
+_NAME = re.compile(r"(?!(start|warm-start)$)[\w.-]+(~\d+)?")
+"""Of an algorithm, ``~1`` for its first try: the name of its folder, beside those of the heat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +139,18 @@ def plan(
         out: Folder of the comparison.
 
     Raises:
-        ConfigError: A setting is wrong, an environment does not give what an algorithm needs, or
-            ``out`` holds runs of other settings.
+        ConfigError: A setting is wrong, an environment does not give what an algorithm needs,
+            ``out`` holds runs of other settings, or there is nothing to compare.
     """
+    names = [one.name for one in compared]
+    for what, found in (("algorithm", names), ("seed", list(seeds))):
+        if not found or len(set(found)) < len(found):
+            raise ConfigError(f"compare: wanted each {what} once, and at least one; got {found}")
+    if bad := [name for name in names if not _NAME.fullmatch(name)]:
+        raise ConfigError(
+            f"compare: {bad[0]!r} is no name for an algorithm: wanted letters, digits, '.', '_' "
+            "or '-', and not start or warm-start"
+        )
     has_file = any("=" not in source for source in sources)
     if not envs and not has_file:
         raise ConfigError("compare: wanted --env ENV, or a TOML file that names one")
