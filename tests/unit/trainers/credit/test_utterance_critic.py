@@ -12,6 +12,7 @@ from torch import nn
 
 from helpers import models
 from helpers.critics import matching_game
+from turngym.agents.engine.models import seeded
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.trainers.credit.base import TurnBatch
@@ -25,7 +26,7 @@ from turngym.trainers.credit.critics.utterance_critic import (
     polyak,
     q_targets,
 )
-from turngym.trainers.credit.critics.utterance_encoder import new_encoder, rectangles, seeded
+from turngym.trainers.credit.critics.utterance_encoder import new_encoder, rectangles
 from turngym.trainers.settings.group import UtteranceCritic
 
 REWARD = torch.tensor([0.0, 0.0, 1.0])
