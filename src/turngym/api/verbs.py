@@ -133,7 +133,7 @@ def compare(
 
     Args:
         env: The environment.
-        algos: Presets or TOML files; a mapping gives them names.
+        algos: Presets or TOML files, one text with commas as well; a mapping gives them names.
         *sources: A recipe or TOML file and ``key.path=value``; the shipped settings by default.
         budget_episodes: Training episodes of each run.
         out: Folder of the comparison; what is done there already is not repeated.
@@ -151,6 +151,7 @@ def compare(
     from turngym.reports.runs import read_run
     from turngym.trainers.runs.comparison import ComparedAlgo, plan
 
+    algos = algos.split(",") if isinstance(algos, str) else algos
     stems = [Path(algo).stem for algo in algos]
     named = algos.items() if isinstance(algos, Mapping) else zip(stems, algos, strict=True)
     compared = [ComparedAlgo(name=name, algo=algo) for name, algo in named]

@@ -42,10 +42,11 @@ def test_what_cannot_be_meant_is_refused(settings: dict[str, object], line: str)
         (["grpo"], {"seeds": 0}, r"wanted each seed once, and at least one; got \[\]"),
         (["grpo"], {"reference": "gigpo"}, "unknown reference 'gigpo'. Did you mean 'grpo'"),
         (["grpo"], {"jobs": 0}, "jobs must be at least 1, got 0"),
+        ("grpo,grpo", {}, r"wanted each algorithm once, .* got \['grpo', 'grpo'\]"),
     ],
 )
 def test_nothing_to_compare_is_said_before_anything_starts(
-    tmp_path: Path, algos: list[str], settings: dict[str, Any], line: str
+    tmp_path: Path, algos: list[str] | str, settings: dict[str, Any], line: str
 ) -> None:
     with pytest.raises(ConfigError, match=line):
         turngym.compare("text/maze", algos, budget_episodes=128, out=tmp_path, **settings)
