@@ -125,9 +125,8 @@ class RolloutConfig(PlayConfig):
     """Longest action in tokens."""
     mode: Literal["sync", "overlap"] = "sync"
     """``sync``: play, then learn, in turns; the same numbers on every machine. ``overlap``: learn
-    while episodes go on, with weights that change under way. Which episodes meet which weights then
-    depends on speed, and so do the results. With ``staleness=0`` both give the same weights, to
-    rounding where the loss reads the engine's log-probs."""
+    while episodes go on; which meet which weights, and so the results, depends on speed. With
+    ``staleness=0`` both give the same, to rounding where the loss reads the engine's log-probs."""
     staleness: int = Field(default=1, ge=0)
     """``overlap``: most versions between the weights that sampled a token and those that train on
     it; holds for every token."""
