@@ -430,6 +430,18 @@ def test_a_run_that_failed_at_its_start_begins_anew_with_mended_settings(
     assert (tmp_path / "notes.txt").exists()
 
 
+def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_anew(
+    config: TrainConfig, straight: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(straight, run)
+    shutil.rmtree(run / "checkpoints")
+    (run / "summary.json").unlink()
+    train(config, run)
+    assert f"{run}: the run in here has no checkpoint; it begins anew" in caplog.text
+    assert_same_outcome(run, straight)
+
+
 def test_other_settings_in_the_same_folder_are_refused(straight: Path) -> None:
     changed = load_config(TrainConfig, [SETTINGS, "rollout.group_size=5"])
     with pytest.raises(ConfigError, match=r"rollout\.group_size=4, not 5"):

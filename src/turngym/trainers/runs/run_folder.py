@@ -54,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 
+_ANEW = "%s: the run in here has no checkpoint; it begins anew, with the settings of now"
+
 
 class RunFolder:
     """A folder that this process alone writes to, until ``close``.
@@ -227,6 +229,8 @@ class RunFolder:
                 self._begin(config)
                 return
             self._change(content, wanted)
+        elif self.metrics.exists() and not has_begun(self.path):
+            logger.warning(_ANEW, self.path)
         self._warn_of_damage()
 
     def _refuse_strangers(self) -> None:
@@ -250,12 +254,8 @@ class RunFolder:
             write_json(self.config, content)
 
     def _clear(self) -> None:
-        """Remove what a run left that ended before its first checkpoint."""
-        logger.warning(
-            "%s: the run in here ended before its first checkpoint; it begins anew, with the "
-            "settings of now",
-            self.path,
-        )
+        """Remove what a run left that has no checkpoint."""
+        logger.warning(_ANEW, self.path)
         parts = self.path.glob(f"{PART_FOLDER}*")
         copies = map(self.path.joinpath, _COPIES)
         for folder in (self.checkpoints, self.trajectories, *copies, *parts):

@@ -188,11 +188,11 @@ class EvaluationConfig(StrictModel):
 
     every: int = Field(default=5, ge=1)
     """Updates between evaluations on the validation tasks."""
-    validation_tasks: int = Field(default=64, ge=1)
+    validation_tasks: int = Field(default=64, ge=1, le=1_000_000)
     """Tasks of the train split that are never trained on; they decide when to stop."""
     target_success: float | None = Field(default=None, gt=0, le=1)
     """Training ends early when sampled success on the validation tasks reaches this."""
-    held_out_tasks: int = Field(default=256, ge=1)
+    held_out_tasks: int = Field(default=256, ge=1, le=1_000_000)
     """Tasks of the test split, played before and after training, sampled and greedy."""
 
 
