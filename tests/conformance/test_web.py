@@ -71,7 +71,11 @@ async def play(task: str, policy, *, episodes: int, concurrency: int = 1, **kwar
         )
     ]
     return await collect(
-        lambda: MiniWobEnv(task=task, **kwargs), policy, specs, concurrency=concurrency
+        lambda: MiniWobEnv(task=task, **kwargs),
+        policy,
+        specs,
+        concurrency=concurrency,
+        timeout_s=500,  # an expert that waits for ever is cut off
     )
 
 

@@ -14,7 +14,9 @@ from turngym.environments.core.actions import Action, InvalidAction
 from turngym.environments.web import base, browser, chromium
 from turngym.environments.web.acting import COMMANDS, as_tool_call, web_commands, web_tools
 from turngym.environments.web.egress import EgressProxy, Folder, Response, Server
+from turngym.environments.web.expert_view import ExpertView, fill
 from turngym.environments.web.miniwob.env import MiniWobEnv
+from turngym.environments.web.miniwob.experts import experts
 from turngym.environments.web.observation import Element, PageView, address_text, page_text
 from turngym.errors import ConfigError, MissingExtraError
 
@@ -251,3 +253,14 @@ def test_a_view_becomes_text_once_however_often_it_is_asked_for(monkeypatch):
     assert env.reminder().endswith(env.page())
     assert env.state_key() == env.state_key()
     assert len(rendered) == 1
+
+
+def test_the_expert_of_a_flight_types_a_city_again_that_the_page_missed() -> None:
+    goal = '{"Departure City": "Boston", "Destination City": "Denver"}'
+    field = Element(mark=3, role="textbox", name="From", value="Boston")
+    typed = Action(name="type", arguments={"mark": 3, "text": "Boston"})
+    waits = [Action(name="wait", arguments={})] * 5
+    view = PageView(elements=(field,))
+    expert = experts()["flight.Alaska-auto"]
+    assert expert(ExpertView(goal, view, (typed, *waits[:4])))[0] == "wait"
+    assert expert(ExpertView(goal, view, (typed, *waits))) == fill(field, "Boston")

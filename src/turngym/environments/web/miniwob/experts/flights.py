@@ -80,7 +80,10 @@ def _city(page: ExpertView, begin: str, city: str) -> Move | None:
         return fill(field, city)
     sign = _AIRPORTS.get(city, "")
     proposals = [one for one in page.all("item", "text") if one.name.startswith(_name(city))]
-    return click(first(one for one in proposals if "(" in one.name and sign in one.name))
+    proposal = first(one for one in proposals if "(" in one.name and sign in one.name)
+    # A page that was slow may have missed the keys, and would never propose anything.
+    is_missed = proposal is None and all(one.name == "wait" for one in page.past[-5:])
+    return fill(field, city) if is_missed else click(proposal)
 
 
 def _name(city: str) -> str:
