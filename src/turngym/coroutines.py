@@ -8,7 +8,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import CoroutineType, FrameType
@@ -184,6 +184,8 @@ def _in_thread(call: Callable[[], T]) -> T:
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(work)
         try:
+            while not future.done():  # a signal that another thread gets ends no wait of this one
+                wait([future], timeout=0.2)
             return future.result()
         except KeyboardInterrupt as error:
             stop.set_result(None)

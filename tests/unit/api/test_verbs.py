@@ -79,11 +79,13 @@ def in_notebook(call: Callable[[], object]) -> None:
     async def cell() -> None:
         call()
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     loop = asyncio.new_event_loop()
     try:
         loop.run_until_complete(cell())
     finally:
         loop.close()
+        signal.signal(signal.SIGINT, before)
 
 
 async def interrupted(observation: str, info: dict[str, object]) -> str:
