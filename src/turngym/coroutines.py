@@ -184,13 +184,19 @@ def _in_thread(call: Callable[[], T]) -> T:
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(work)
         try:
-            while not future.done():  # a signal that another thread gets ends no wait of this one
-                wait([future], timeout=0.2)
+            _await_end(future)
             return future.result()
         except KeyboardInterrupt as error:
             stop.set_result(None)
+            _await_end(future)
             end = future.exception()
             raise end if isinstance(end, Interrupted) else error from None
+
+
+def _await_end(future: Future[Any]) -> None:
+    """Wait, and look up now and then: a signal that another thread gets ends no wait here."""
+    while not future.done():
+        wait([future], timeout=0.2)
 
 
 def stoppable() -> None:
