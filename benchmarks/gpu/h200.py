@@ -1,9 +1,10 @@
-"""What one GPU does: four parts, at most ten minutes each, written for one H200.
+"""What one GPU does: five parts, at most ten minutes each, written for one H200.
 
     h200.py smoke    every token through an update, in each way and precision, against torch
     h200.py rollout  sampled tokens a second of episodes of four turns, seconds a publication
     h200.py learner  trained tokens a second, share of the GPU's arithmetic, peak memory
     h200.py language SmolLM2-135M on two games: GRPO and IGPO, in turns and overlapped
+    h200.py seeds    the same model: GRPO and two forms of IGPO from one imitated model a seed
 
     --dry            tiny shapes on the CPU, to see that it runs; no number of it means anything
     --python PATH    interpreter of an environment with vLLM 0.32 or later; without one, servers are
@@ -40,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts s
 
 import numpy as np
 import torch
-from language import language
+from language import language, seeds
 from numpy.typing import NDArray
 
 from episodes import make_tokenizer
@@ -84,10 +85,10 @@ def main() -> int:
     parser.add_argument("--python", default="")
     parser.add_argument("--flags", default="")
     parser.add_argument("--shapes", type=lambda text: text.split(","), default=list(SHAPES)[1:])
-    parser.add_argument("--only", default="", help="cases whose names match, in smoke, language")
-    parser.add_argument("--seeds", type=int, default=5, help="of a case of language, at most")
-    parser.add_argument("--at-once", type=int, default=11, help="runs of language")
-    parser.add_argument("--seconds", type=float, default=500.0, help="for all runs of language")
+    parser.add_argument("--only", default="", help="cases or engines that match, not in seeds")
+    parser.add_argument("--seeds", type=int, default=5, help="of a case of language, or of seeds")
+    parser.add_argument("--at-once", type=int, default=11, help="runs of a language model")
+    parser.add_argument("--seconds", type=float, default=500.0, help="for all of these")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "runs/gpu")))
     arguments = parser.parse_args()
     if arguments.dry:
@@ -315,6 +316,7 @@ def rollout(arguments: argparse.Namespace) -> Iterator[Row]:
         if shape != "7B" and not arguments.dry:
             few = cache(arguments, 2)
             makers[shape, IPC] = partial(make, f"{shape}-ipc", args=few, weights="ipc")
+    makers = {name: make for name, make in makers.items() if re.search(arguments.only, name[1])}
     with running(makers) as (loop, engines):
         started = loop.run(_together({n: _play(e, 4, turns=1) for n, e in engines.items()}))
         for (shape, kind), engine in engines.items():
@@ -466,7 +468,18 @@ def learned(arguments: argparse.Namespace) -> Iterator[Row]:
     yield from language(arguments, [*arguments.flags.split(), *cache(arguments, 2)])
 
 
-PARTS = {"smoke": smoke, "rollout": rollout, "learner": learner, "language": learned}
+def compared(arguments: argparse.Namespace) -> Iterator[Row]:
+    """Compare credit with SmolLM2-135M."""
+    yield from seeds(arguments, [*arguments.flags.split(), *cache(arguments, 2)])
+
+
+PARTS = {
+    "smoke": smoke,
+    "rollout": rollout,
+    "learner": learner,
+    "language": learned,
+    "seeds": compared,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

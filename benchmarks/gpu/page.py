@@ -79,48 +79,75 @@ def _trained(row: Row) -> Sequence[str]:
 
 
 def rollout(rows: Sequence[Row]) -> list[str]:
-    """Return how fast engines sampled."""
-    heads = ("model", "engine", "episodes at once", "sampled tokens a second")
-    speeds = (row for row in rows if "tokens_per_s" in row)
-    return table(
-        heads,
-        (
-            (r["shape"], r["engine"], str(r["concurrency"]), f"{r['tokens_per_s']:,.0f}")
-            for r in speeds
-        ),
-    )
+    """Return how fast engines sampled, and how long new weights took."""
+    heads = ("model", "engine", "episodes at once", "sampled tokens a second", "s to publish")
+    published = {(r["shape"], r["engine"]): r["publish_s"] for r in rows if "publish_s" in r}
+    lines = []
+    for key in dict.fromkeys((row["shape"], row["engine"]) for row in rows):
+        took = f"{statistics.median(published[key]):.1f}" if key in published else ""
+        speeds = [r for r in rows if (r["shape"], r["engine"]) == key and "tokens_per_s" in r]
+        for row in speeds or [{}]:
+            cells = (str(row["concurrency"]), f"{row['tokens_per_s']:,.0f}") if row else ("", "")
+            lines.append([*key, *cells, took])
+            took = ""
+    return table(heads, lines)
 
 
 def language(rows: Sequence[Row]) -> list[str]:
     """Return what SmolLM2 learned: method by method where seeds are the same, and run by run."""
     heads = ("run", "seed", "imitation alone", *_CURVE, "held out after", *_COSTS)
-    return [*_compared(rows), "", *table(heads, (_run(row) for row in rows))]
+    methods = _compared(rows, ("grpo", "igpo", "filtered_bc"))
+    return [*methods, "", *table(heads, (_run(row) for row in rows))]
 
 
-def _compared(rows: Sequence[Row]) -> list[str]:
-    """Return GuessCity's methods, each beside GRPO with the same seeds.
+def seeds(rows: Sequence[Row]) -> list[str]:
+    """Return what methods made of the same imitated models, seed by seed."""
+    found = _by_method(rows, _SEEDED)
+    heads = ("seed", "imitation alone", *(f"{name}: area, held out after" for name in found))
+    lines = [
+        [str(seed), _percent([_numbers(found["grpo"][seed])[0]])]
+        + [
+            ", ".join(_percent([of]) or "cut off" for of in _numbers(found[name][seed])[1:])
+            for name in _SEEDED
+        ]
+        for seed in sorted(found["grpo"])
+    ]
+    return [*_compared(rows, _SEEDED), "", *table(heads, lines)]
+
+
+_SEEDED = ("grpo", "igpo-paper", "igpo")
+
+
+def _by_method(rows: Sequence[Row], names: Sequence[str]) -> dict[str, dict[int, Row]]:
+    return {
+        name: {row["seed"]: row for row in rows if row["case"] == f"guesscity, {name}"}
+        for name in names
+    }
+
+
+def _compared(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Return GuessCity's methods, each beside GRPO with the seeds that both have to the end.
 
     A run that solved all of its validation tasks after ten updates ended there: ten are compared.
     """
-    found = {
-        name: {row["seed"]: row for row in rows if row["case"] == f"guesscity, {name}"}
-        for name in ("grpo", "igpo", "filtered_bc")
-    }
-    seeds = sorted(set.intersection(*(set(of) for of in found.values())))
+    found = _by_method(rows, names)
     lines = []
     for name, of in found.items():
-        mine, base = ([_numbers(one[seed]) for seed in seeds] for one in (of, found["grpo"]))
-        gains = np.array(mine) - np.array(base)
-        cells = [_estimate(values) for values in np.array(mine).T]
+        both = sorted(set(of) & set(found["grpo"]))
+        pairs = np.array([[_numbers(o[seed]) for seed in both] for o in (of, found["grpo"])])
+        pairs = pairs[:, ~np.isnan(pairs).any(axis=(0, 2))]
+        cells = [_estimate(values) for values in pairs[0].T]
+        gains = pairs[0] - pairs[1]
         cells += [_estimate(values) if name != "grpo" else "" for values in gains.T[1:]]
-        lines.append([name, str(len(seeds)), *cells])
+        lines.append([name, str(len(gains)), *cells])
     minus = ("area, minus GRPO", "held out, minus GRPO")
     heads = ("method", "seeds", "imitation alone", "area of ten updates", "held out after", *minus)
     return table(heads, lines)
 
 
 def _numbers(row: Row) -> list[float]:
-    before, after = (e[_HELD] for e in row["evaluations"] if _HELD in e)
+    """Return success after imitation, its mean over ten updates, and at the end; NaN: cut off."""
+    before, after = (*(e[_HELD] for e in row["evaluations"] if _HELD in e), np.nan)[:2]
     return [before, float(np.mean([u["rollout/success"] for u in row["updates"][:10]])), after]
 
 
@@ -159,10 +186,16 @@ _HELD, _VALID = "held_out/sampled/success", "validation/success"
 
 
 def _percent(found: Sequence[float]) -> str:
-    return f"{100 * found[0]:.0f} %" if found else ""
+    return f"{100 * found[0]:.0f} %" if found and not np.isnan(found[0]) else ""
 
 
-TABLES = {"language": language, "smoke": smoke, "learner": learner, "rollout": rollout}
+TABLES = {
+    "language": language,
+    "seeds": seeds,
+    "smoke": smoke,
+    "learner": learner,
+    "rollout": rollout,
+}
 
 if __name__ == "__main__":
     main()
