@@ -159,6 +159,8 @@ def leaks(question: Question, backend: SearchBackend, *, k: int, snippet_words: 
         return ""
     hits, words = backend.search(question.text, k), frozenset(terms(question.text))
     for hit in hits:
+        if not contains_answer(f"{hit.title}. {hit.text}", answer):
+            continue  # no part of it does, either
         if contains_answer(f"{hit.title}. {snippet(hit.text, words, snippet_words)}", answer):
             return "one search shows the answer"
     for number, hit in enumerate(hits if snippet_words else hits[:1], start=1):

@@ -65,7 +65,10 @@ def token_f1(answer: str, references: Sequence[str]) -> float:
 def contains_answer(text: str, answer: str) -> bool:
     """Return True when the words of ``answer`` stand in ``text``, one after the other."""
     needle = normalize_answer(answer)
-    return bool(needle) and f" {needle} " in f" {normalize_answer(text)} "
+    plain = text.casefold().translate(_NO_PUNCTUATION)
+    if not needle or any(word not in plain for word in needle.split()):
+        return False  # most texts, at a fifth of the cost
+    return f" {needle} " in f" {normalize_answer(text)} "
 
 
 def _canonical(text: str) -> str:

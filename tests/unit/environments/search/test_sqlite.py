@@ -1,5 +1,7 @@
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from random import Random
 
 import pytest
 
@@ -117,3 +119,18 @@ def test_results_carry_no_more_than_a_snippet_needs():
     assert len(hit.text) == 8_000
     assert len(backend.get("a").text) == 250_000
     backend.close()
+
+
+def test_the_rest_is_ranked_as_one_query_for_all_its_words_would_rank_it():
+    rng = Random(3)
+    words = ["lorn", "boat", "boats", "city", "river", "the", "o'neil", "1,200", "über"]
+    texts = [" ".join(rng.choices(words, k=rng.randint(1, 30))) for _ in range(400)]
+    with closing(
+        SqliteBackend.in_memory(
+            Document(id=str(n), title=rng.choice(words), text=text) for n, text in enumerate(texts)
+        )
+    ) as backend:
+        for _ in range(60):
+            asked, k = rng.sample([*words, "nobody"], rng.randint(2, 6)), rng.randint(1, 60)
+            whole = backend._ranked(" OR ".join(f'"{word}"' for word in asked), k)
+            assert backend.hits(backend._best(asked, k)) == whole  # scores to the bit, ties alike

@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from turngym.environments.search.backends.base import REMEMBERED
 from turngym.environments.search.documents import SNIPPET_SOURCE_CHARS, Document, Hit, terms
 from turngym.errors import ConfigError
@@ -43,10 +46,13 @@ SELECT {_RESULT}, -f.score FROM (
   ORDER BY score, rowid LIMIT ?
 ) AS f JOIN documents AS d ON d.number = f.rowid ORDER BY f.score, f.rowid
 """
+_SCORED = "SELECT rowid, bm25(fts, 4.0, 1.0) FROM fts WHERE fts MATCH ?"
 _MAX_TERMS = 32
 """Words of a query that count; the rest is ignored."""
 _MAX_POSTINGS = 20_000
 """Matches that the second step of a query may rank."""
+_KEPT_WORDS = 256
+"""Words whose scores are kept, each 16 bytes a document that holds it."""
 _MMAP_BYTES = 1 << 31
 
 STOP_WORDS = frozenset(
@@ -107,6 +113,7 @@ class SqliteBackend:
         self._found = lru_cache(maxsize=REMEMBERED)(self._search)
         self._open_connections = [] if shared is None else [shared]
         self._closer = weakref.finalize(self, _close_all, self._open_connections)
+        self._parts = lru_cache(maxsize=_KEPT_WORDS)(self._score)
         self._frequency = lru_cache(maxsize=65_536)(self._count)
         self.num_documents = int(self._rows("SELECT count(*) FROM documents", ())[0][0])
 
@@ -150,7 +157,7 @@ class SqliteBackend:
         hits = self._ranked(" ".join(map(_quoted, words)), k)
         if len(hits) < k and len(words) > 1:
             known = {hit.id for hit in hits}
-            some = self._ranked(" OR ".join(map(_quoted, self._rare(words))), k)
+            some = self.hits(self._best(self._rare(words), k))
             hits += [hit for hit in some if hit.id not in known][: k - len(hits)]
         return hits
 
@@ -166,6 +173,23 @@ class SqliteBackend:
                 break
             kept.append(word)
         return kept
+
+    def _best(self, words: list[str], k: int) -> list[tuple[int, float]]:
+        """Return number and score of the ``k`` best documents that hold some of ``words``.
+
+        BM25 is a sum over words, so the parts of a frequent word serve all queries that hold it.
+        They are added in the order in which ``bm25`` of a query for all words would add them.
+        """
+        found = [self._parts(word) for word in words]
+        numbers, places = np.unique(np.concatenate([of for of, _ in found]), return_inverse=True)
+        scores = np.bincount(places, weights=np.concatenate([part for _, part in found]))
+        best = np.argsort(-scores, kind="stable")[:k]
+        return [(int(numbers[at]), float(scores[at])) for at in best]
+
+    def _score(self, word: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the numbers of the documents that hold ``word``, and what it adds to each."""
+        rows = self._rows(_SCORED, (_quoted(word),))
+        return np.array([n for n, _ in rows], np.int64), np.array([-s for _, s in rows], np.float64)
 
     def _count(self, word: str) -> int:
         """Return the number of documents that hold ``word``."""
