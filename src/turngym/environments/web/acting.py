@@ -140,6 +140,7 @@ async def act(session: WebSession, action: Action) -> str | None:
     """
     from playwright.async_api import Error
 
+    session.state = None
     try:
         problem = await _act(session, action)
         if problem is None and action.name != "wait":

@@ -46,8 +46,12 @@ async def show_frame(session: WebSession) -> None:
 
 
 async def _tell_clock(session: WebSession, call: str) -> None:
+    state = session.settings.state
     for _ in range(_RESTS):  # on a busy machine it takes a while
-        if not await session.tab.main(f"globalThis.turngymClock?.{call}"):
+        moved = f"Promise.resolve(globalThis.turngymClock?.{call})"
+        goes_on, found = await session.tab.main(f"{moved}.then((goesOn) => [goesOn, {state}])")
+        if not goes_on:
+            session.state = found
             return
         call = "rest()"
     raise TabLost("The page did not come to rest and was closed.")

@@ -198,6 +198,8 @@ class WebSession:
         self._dialogs = 0
         self._expects_page = False
         self._is_next_wanted = False
+        self.state: Any = None
+        """What ``settings.state`` was after the last action; None where no clock was moved."""
         self.clipboard = ""
         """One per episode; the browser's own is shared by all of them."""
         self._owned = OwnedFolder("web")

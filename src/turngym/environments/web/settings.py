@@ -30,6 +30,8 @@ class Settings:
     """For pages with a clock that stands still (``turngymClock``): how far an action moves it on.
 
     0: until the page is quiet. None: pages have the real clock."""
+    state: str = "null"
+    """An expression of such pages that is read whenever the clock was moved, in the same message."""
     allow: tuple[str, ...] = ()
     """Hosts beyond the task's own that may be reached."""
     trace: bool = False

@@ -29,6 +29,8 @@ from turngym.tasks.base import Task
 
 HOST = "miniwob.test"
 _NO_LIMIT_MS = 2_000_000_000
+_STILL_MS = 20
+"""How long a page whose clock stands still must be quiet: it has come to rest by its own clock."""
 _DRAWS = 12
 _GAME_DRAWS = 36
 """More, as many games cannot be won."""
@@ -44,6 +46,7 @@ _SETTINGS = Settings(
     height=214,
     ignore="#query, #query-wrap, #reward-display, #sync-task-cover, #click-canvas",
     mark_text=True,
+    state=_STATE,
     init_script="".join(_HERE.joinpath(f).read_text("utf-8") for f in ("clock.js", "canvas.js")),
 )
 _STOPPED = _HERE.joinpath("stopped.js").read_text("utf-8")
@@ -126,9 +129,9 @@ class MiniWobEnv(WebEnv):
         self.episode.task = self._tasks[derive_seed(task.seed, "which") % len(self._tasks)]
         if self._time_limit is None and not self.episode.task.startswith("flight."):
             turn_ms = TURN_MS.get(self.episode.task, 0)
-            self.settings = replace(self.settings, turn_ms=turn_ms)
+            self.settings = replace(self.settings, turn_ms=turn_ms, quiet_ms=_STILL_MS)
         else:
-            self.settings = replace(self.settings, turn_ms=None)
+            self.settings = replace(self.settings, turn_ms=None, quiet_ms=_SETTINGS.quiet_ms)
         folder = "flight" if self.episode.task.startswith("flight.") else "miniwob"
         page = self.episode.task.removeprefix("flight.")
         page += "/wrapper.html" if folder == "flight" else ".html"
@@ -161,7 +164,8 @@ class MiniWobEnv(WebEnv):
         return await self._evaluate_js(f"({_START})(...{json.dumps(arguments)})")
 
     async def judge(self, action: Action) -> Outcome | None:
-        is_over, raw, timed, reason = await self._evaluate_js(_STATE)
+        known, self.session.state = self.session.state, None
+        is_over, raw, timed, reason = known or await self._evaluate_js(_STATE)
         if not is_over:
             return None
         self.episode.raw_reward = float(raw)
