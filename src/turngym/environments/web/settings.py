@@ -31,7 +31,7 @@ class Settings:
 
     0: until the page is quiet. None: pages have the real clock."""
     state: str = "null"
-    """An expression of such pages that is read whenever the clock was moved, in the same message."""
+    """An expression of such pages, read in the very message that moves their clock on."""
     allow: tuple[str, ...] = ()
     """Hosts beyond the task's own that may be reached."""
     trace: bool = False
