@@ -51,6 +51,8 @@ _MAX_TERMS = 32
 """Words of a query that count; the rest is ignored."""
 _MAX_POSTINGS = 20_000
 """Matches that the second step of a query may rank."""
+_MANY_POSTINGS = 300
+"""From so many on it pays to rank by what is known of each word."""
 _KEPT_WORDS = 256
 """Words whose scores are kept, each 16 bytes a document that holds it."""
 _MMAP_BYTES = 1 << 31
@@ -157,7 +159,7 @@ class SqliteBackend:
         hits = self._ranked(" ".join(map(_quoted, words)), k)
         if len(hits) < k and len(words) > 1:
             known = {hit.id for hit in hits}
-            some = self.hits(self._best(self._rare(words), k))
+            some = self._some(self._rare(words), k)
             hits += [hit for hit in some if hit.id not in known][: k - len(hits)]
         return hits
 
@@ -174,8 +176,15 @@ class SqliteBackend:
             kept.append(word)
         return kept
 
+    def _some(self, words: list[str], k: int) -> list[Hit]:
+        """Return the ``k`` best documents that hold some of ``words``."""
+        is_small = self.num_documents * len(words) <= _MAX_POSTINGS  # not worth a count
+        if is_small or sum(map(self._frequency, words)) < _MANY_POSTINGS:
+            return self._ranked(" OR ".join(map(_quoted, words)), k)
+        return self.hits(self._best(words, k))
+
     def _best(self, words: list[str], k: int) -> list[tuple[int, float]]:
-        """Return number and score of the ``k`` best documents that hold some of ``words``.
+        """Return number and score of those documents.
 
         BM25 is a sum over words, so the parts of a frequent word serve all queries that hold it.
         They are added in the order in which ``bm25`` of a query for all words would add them.
