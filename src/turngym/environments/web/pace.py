@@ -8,6 +8,9 @@ from turngym.environments.web.session import WebSession
 from turngym.environments.web.tab import TabLost
 
 _FRAME_S = 0.02
+_CLOCK = "globalThis.turngymClock"
+_MOVE = """(state, move) =>
+  state()?.[0] ? [false, state()] : move().then((goesOn) => [goesOn, state()])"""
 _RESTS = 20
 """How often a page may answer, once in some seconds, that its clock still goes on."""
 
@@ -46,12 +49,11 @@ async def show_frame(session: WebSession) -> None:
 
 
 async def _tell_clock(session: WebSession, call: str) -> None:
-    state = session.settings.state
     for _ in range(_RESTS):  # on a busy machine it takes a while
-        moved = f"Promise.resolve(globalThis.turngymClock?.{call})"
-        goes_on, found = await session.tab.main(f"{moved}.then((goesOn) => [goesOn, {state}])")
+        goes_on, session.state = await session.tab.main(
+            f"({_MOVE})(() => {session.settings.state}, async () => {_CLOCK}?.{call})"
+        )
         if not goes_on:
-            session.state = found
             return
         call = "rest()"
     raise TabLost("The page did not come to rest and was closed.")

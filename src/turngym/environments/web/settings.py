@@ -31,7 +31,8 @@ class Settings:
 
     0: until the page is quiet. None: pages have the real clock."""
     state: str = "null"
-    """An expression of such pages, read in the very message that moves their clock on."""
+    """An expression of such pages, read in the message that moves their clock on, as far as that is
+    called for: a list that begins with true says that the episode is over."""
     allow: tuple[str, ...] = ()
     """Hosts beyond the task's own that may be reached."""
     trace: bool = False

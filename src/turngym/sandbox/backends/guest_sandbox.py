@@ -380,8 +380,10 @@ class GuestSandbox(ABC):
 
     async def stats(self) -> Stats:
         async with self._using():
-            processes, memory, _ = (await self._channel.call("stats"))[:3]
-            disk, inodes = await self._disk_use()
+            found, (disk, inodes) = await asyncio.gather(
+                self._channel.call("stats"), self._disk_use()
+            )
+        processes, memory, _ = found[:3]
         return Stats(
             processes=to_int(processes), memory_bytes=to_int(memory), disk_bytes=disk, inodes=inodes
         )
