@@ -22,6 +22,7 @@ from turngym.environments.web.miniwob.env import MiniWobEnv
 from turngym.environments.web.miniwob.experts import experts
 from turngym.environments.web.miniwob.experts.games import beats_the_page
 from turngym.environments.web.miniwob.names import HIDDEN, TASKS, WRONG
+from turngym.environments.web.tab import Tab
 from turngym.errors import ConfigError
 from turngym.rollouts.episode import group_specs
 from turngym.rollouts.evaluation.evaluate import collect
@@ -141,6 +142,18 @@ async def test_the_expert_solves_the_task(task):
     assert [t.error for t in played if t.error] == []
     assert [(t.task_id, t.score) for t in played if not t.is_success] == []
     assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
+
+
+async def test_an_action_that_ends_an_episode_is_one_message_to_the_page(monkeypatch):
+    sent = []
+    main = Tab.main
+    monkeypatch.setattr(Tab, "main", lambda tab, code: sent.append(code) or main(tab, code))
+    async with MiniWobEnv(task="click-test") as env:
+        await env.reset(seed=0)
+        sent.clear()
+        outcome = await env.step(env.expert_action())
+    assert outcome[2]
+    assert len(sent) == 1
 
 
 async def test_what_moves_by_itself_moves_only_while_the_agent_acts():
