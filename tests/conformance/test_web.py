@@ -156,6 +156,18 @@ async def test_an_action_that_ends_an_episode_is_one_message_to_the_page(monkeyp
     assert len(sent) == 1
 
 
+async def test_the_expert_knows_a_colour_that_the_page_calls_by_another_name():
+    env = MiniWobEnv(task="drag-shapes-2")
+    await env.reset(options={"task": env.task("train", 4)})
+    assert "all aqua shapes" in env.goal
+    over = False
+    while not over:
+        _, reward, *ended, _ = await env.step(env.expert_action())
+        over = any(ended)
+    await env.close()
+    assert reward == 1
+
+
 async def test_what_moves_by_itself_moves_only_while_the_agent_acts():
     seen = []
     for pause_s in (0.0, 0.5):

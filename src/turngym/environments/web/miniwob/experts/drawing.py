@@ -8,6 +8,8 @@ from turngym.environments.web.expert_view import Expert, ExpertView, Move, click
 from turngym.environments.web.observation import Element
 
 _COLOURS = ("red", "green", "blue", "aqua", "black", "magenta", "yellow")
+_AS_SHOWN = {"aqua": "cyan"}
+"""What a page's text calls a colour of a goal."""
 _RECT, _CIRCLE, _TRIANGLE = "rect", "circle", "polygon"
 
 
@@ -35,7 +37,7 @@ def _fits(shape: Element, words: list[str]) -> bool:
     if ("large" in words and not sized) or ("small" in words and sized):
         return False
     wanted = [one for one in words if one in _COLOURS]
-    if wanted and colour != {"aqua": "cyan"}.get(wanted[0], wanted[0]):
+    if wanted and colour != _AS_SHOWN.get(wanted[0], wanted[0]):
         return False
     is_digit = shape.name.isdigit()
     if "letter" in text:
@@ -115,11 +117,12 @@ def _drag_shapes(page: ExpertView) -> Move:
     kinds = {"circles": _CIRCLE, "triangles": _TRIANGLE, "rectangles": _RECT, "squares": _RECT}
     words = re.findall(r"\w+", page.goal)
     role = next((kinds[one] for one in words if one in kinds), None)
-    colour = next((one for one in words if one in (*_COLOURS, "cyan", "purple", "pink")), None)
+    colour = next((one for one in words if one in (*_COLOURS, "cyan", "purple", "pink")), "")
     for one in page.elements:
         if not one.is_shape or one in boxes or any(_is_in(one, box) for box in boxes):
             continue
-        fits = one.role == role if role else one.about.split(",")[0] == colour
+        is_colour = one.about.split(",")[0] == _AS_SHOWN.get(colour, colour)
+        fits = one.role == role if role else is_colour
         if fits or len(boxes) == 2:
             box = boxes[0] if fits else boxes[1]
             done = sum(action.name == "drag_at" for action in page.past)
