@@ -246,7 +246,7 @@ def open_maze() -> HostedEnv:
 
 
 async def test_environment_s_tools_are_offered_over_mcp_and_its_rewards_recorded(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from mcp.client.client import Client
 
@@ -271,6 +271,11 @@ async def test_environment_s_tools_are_offered_over_mcp_and_its_rewards_recorded
                 seen, _, terminated, truncated, _ = expert.step(action)
                 over = terminated or truncated
                 assert answered.content[0].text == seen["text"]
+            late = await tools.call_tool(parsed.name, dict(parsed.arguments))
+            assert late.is_error, "an agent that does not know reads it"
+            assert "it is over" in late.content[0].text
+            assert (await tools.list_tools()).tools == []
+    assert "Traceback" not in caplog.text
     (trajectory,) = read_trajectories(tmp_path / FILE)
     assert trajectory.env_id == "turngym/Maze-v0"
     assert trajectory.score == 1.0
