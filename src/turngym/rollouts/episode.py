@@ -182,7 +182,7 @@ async def _judge(env: AnyEnv, record: _Record) -> None:
                 record.pay(end.reward, info)
     with Boundary("score", EnvironmentFault):
         score = info["score"] if "score" in info else _attribute(env, "score", lambda: None)()
-        record.score = _checked_score(score)
+        record.score = checked_score(score)
 
 
 def faulted(spec: EpisodeSpec, error: str) -> Trajectory:
@@ -255,7 +255,7 @@ class _Record:
         self.is_open = not answer.is_over
         if answer.is_over:
             self.stop = answer.stop_reason
-            self.score = _checked_score(answer.info.get("score"))
+            self.score = checked_score(answer.info.get("score"))
 
     def pay(self, reward: float, info: Info) -> None:
         """Add the reward of the state that is left to the last turn."""
@@ -461,7 +461,12 @@ async def _close_session(session: PolicySession) -> None:
             await awaited(session.close())
 
 
-def _checked_score(score: Any) -> float | None:
+def checked_score(score: Any) -> float | None:
+    """Return a score as a number, or None.
+
+    Raises:
+        ValueError: It does not lie in [0, 1].
+    """
     if score is None:
         return None
     if not 0.0 <= float(score) <= 1.0:
