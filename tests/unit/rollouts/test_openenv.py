@@ -232,3 +232,33 @@ async def test_what_the_server_breaks_at_is_a_fault_and_what_it_does_not_know_is
         await OpenEnvEnv(url).reset(seed=0)
     with pytest.raises(ConfigError, match="wanted http"):
         OpenEnvEnv("127.0.0.1")
+
+
+async def test_a_full_server_is_a_fault_that_says_so() -> None:
+    from turngym.environments.tools.openenv import OpenEnvEnv
+    from turngym.errors import EnvironmentFault
+
+    async with client(open_maze, most=1) as (_, url):  # which is one session
+        far = OpenEnvEnv(url)
+        for _ in range(3):
+            with pytest.raises(EnvironmentFault, match="1 sessions are open; --sessions"):
+                await far.reset(seed=0)
+        await far.close()
+
+
+async def test_an_episode_that_is_over_when_it_begins_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from turngym.environments.tools.openenv import OpenEnvEnv
+    from turngym.errors import EnvironmentFault
+    from turngym.rollouts.gateway.openenv import Session
+
+    async def over(self: Session, data: dict[str, Any]) -> dict[str, Any]:
+        return {"observation": {"text": "no desk is free"}, "reward": None, "done": True}
+
+    monkeypatch.setattr(Session, "reset", over)
+    async with client(open_maze) as (_, url):
+        far = OpenEnvEnv(url)
+        with pytest.raises(EnvironmentFault, match="over before it began: no desk is free"):
+            await far.reset(seed=0)
+        await far.close()

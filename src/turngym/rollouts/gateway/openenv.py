@@ -224,7 +224,11 @@ class OpenEnvServer:
 
         await socket.accept()
         if self._open >= self._most:
-            await socket.send_text(_error("CAPACITY_REACHED", f"{self._most} sessions are open"))
+            await socket.send_text(
+                _error(
+                    "CAPACITY_REACHED", f"{self._most} sessions are open; --sessions allows more"
+                )
+            )
             await socket.close()
             return
         self._open += 1
