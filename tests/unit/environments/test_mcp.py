@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -65,3 +67,59 @@ async def test_server_that_is_not_there_is_a_fault_of_the_episode() -> None:
     with pytest.raises(EnvironmentFault, match="mcp: "):
         await env.reset(seed=0, options={"task": TASK})
     await env.close()
+
+
+async def test_the_command_line_of_a_server_may_be_text() -> None:
+    env = McpEnv(f"{sys.executable} -c 'raise SystemExit'")
+    with pytest.raises(EnvironmentFault, match="Connection closed"):
+        await env.reset(seed=0, options={"task": TASK})
+    with pytest.raises(ConfigError, match="the command that starts one"):
+        McpEnv("")
+
+
+async def test_a_tool_that_would_end_the_episode_is_refused_unless_it_is_left_out() -> None:
+    made = server()
+
+    @made.tool()  # type: ignore[untyped-decorator]
+    def answer(text: str) -> str:
+        return text
+
+    with pytest.raises(ConfigError, match="has a tool 'answer'"):
+        await McpEnv(made).reset(seed=0, options={"task": TASK})
+    env = McpEnv(made, tools=["add"])
+    _, info = await env.reset(seed=0, options={"task": TASK})
+    assert [t["function"]["name"] for t in info["tools"]] == ["add", "answer"]
+    await env.close()
+
+
+async def test_tools_of_all_pages_are_offered() -> None:
+    from mcp.server import Server
+    from mcp.types import ListToolsResult, Tool
+
+    async def listed(context: Any, params: Any) -> Any:
+        page = int(params.cursor or 0)
+        tool = Tool(name=f"tool{page}", input_schema={"type": "object", "properties": {}})
+        return ListToolsResult(tools=[tool], next_cursor=str(page + 1) if page < 2 else None)
+
+    env = McpEnv(Server("pages", on_list_tools=listed), tools=["tool0", "tool2"])
+    _, info = await env.reset(seed=0, options={"task": TASK})
+    assert [t["function"]["name"] for t in info["tools"]] == ["tool0", "tool2", "answer"]
+    await env.close()
+
+
+async def test_a_tool_that_never_answers_holds_up_no_close() -> None:
+    made, called = server(), asyncio.Event()
+
+    @made.tool()  # type: ignore[untyped-decorator]
+    async def wait() -> str:
+        called.set()
+        await asyncio.Event().wait()
+        return ""
+
+    env = McpEnv(made)
+    await env.reset(seed=0, options={"task": TASK})
+    step = asyncio.create_task(env.step('{"name": "wait", "arguments": {}}'))
+    await called.wait()
+    step.cancel()
+    async with asyncio.timeout(60):  # else it hangs
+        await env.close()
