@@ -74,6 +74,8 @@ def test_rows_of_one_task_begin_alike_and_others_do_not() -> None:
     assert len({one for one, _ in openings}) > 1
     with pytest.raises(ConfigError, match="column 'task'"):
         made().reset(prompt=[])
+    with pytest.raises(ConfigError, match="unknown split 'tst'"):
+        trl_rows("text/maze", 4, split="tst")  # type: ignore[arg-type]
 
 
 def test_the_experts_calls_earn_what_the_episode_pays() -> None:
