@@ -17,7 +17,7 @@ from typing import IO, Any, Literal
 
 from turngym import registry
 from turngym.errors import ConfigError, RecordError, missing_extra
-from turngym.records import from_json, read_lines
+from turngym.records import MANIFEST, from_json, read_lines
 from turngym.reports.atif import read_atif, to_atif
 from turngym.reports.viewer.library import sources_of
 from turngym.rollouts.evaluation.folder import EVALUATION_FILE, read_evaluation
@@ -94,7 +94,8 @@ def episodes(run: Path) -> Iterator[tuple[str, Trajectory]]:
     if not run.exists():
         raise ConfigError(f"{run}: there is no such folder or file")
     root, files = (run if run.is_dir() else run.parent), sources_of(run)
-    if run.suffix == ".json" or (not files and next(run.glob("*.json"), None) is not None):
+    others = not files and not (run / MANIFEST).exists()  # else a run that holds nothing yet
+    if run.suffix == ".json" or (others and next(run.glob("*.json"), None) is not None):
         yield from ((run.stem, one) for one in read_atif(run))
         return
     if not files:
