@@ -362,8 +362,24 @@ def find_recorded(run: Path, number: int) -> Recorded:
             from turngym.trainers.runs.run_folder import read_settings
 
             settings = read_settings(place)["env"]
-            parts = settings.get("mix") or [settings]
-            for part in parts:
-                if len(parts) == 1 or registry.find(part["id"]) == registry.find(one.env_id):
-                    return Recorded(trajectory=one, env=part["id"], options=part["options"])
+            part = _part_of(one.env_id, settings.get("mix") or [settings])
+            return Recorded(trajectory=one, env=part["id"], options=part["options"])
     return Recorded(trajectory=one, env=one.env_id, options={})
+
+
+def _part_of(env_id: str, parts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the settings of an environment, if need be those of the one file that is gone."""
+    if len(parts) == 1:
+        return parts[0]
+    ids = [_full_id(part["id"]) for part in parts]
+    if (wanted := _full_id(env_id) or env_id) in ids:
+        return parts[ids.index(wanted)]
+    gone = [part for part, id in zip(parts, ids, strict=True) if id is None]
+    return gone[0] if len(gone) == 1 else {"id": env_id, "options": {}}
+
+
+def _full_id(name: str) -> str | None:
+    try:
+        return registry.find(name).id
+    except ConfigError:
+        return None
