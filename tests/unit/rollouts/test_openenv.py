@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -171,7 +173,6 @@ async def test_a_page_of_another_site_gets_no_socket() -> None:
 
 
 async def test_the_same_over_http() -> None:
-    import asyncio
 
     def post(url: str, path: str, body: Any) -> Any:
         headers = {"content-type": "application/json"}
@@ -262,3 +263,19 @@ async def test_an_episode_that_is_over_when_it_begins_is_a_fault(
         with pytest.raises(EnvironmentFault, match="over before it began: no desk is free"):
             await far.reset(seed=0)
         await far.close()
+
+
+def test_a_call_that_the_end_of_a_server_cuts_off_leaves_no_traceback() -> None:
+    from turngym.agents.serving.http import _server
+
+    _server(OpenEnvServer(open_maze, env_id="one").app())
+    said: list[str] = []
+    logger, handler = logging.getLogger("uvicorn.error"), logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        logger.error("cut off", exc_info=asyncio.CancelledError())
+        logger.error("broken", exc_info=OSError())
+    finally:
+        logger.removeHandler(handler)
+    assert said == ["broken"]
