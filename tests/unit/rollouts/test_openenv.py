@@ -126,6 +126,12 @@ async def test_a_fault_is_an_error_and_never_a_reward() -> None:
         ("reset", {"seed": -1}, "VALIDATION_ERROR", "seed"),
         ("reset", {"task": "maze-easy/moon/1"}, "VALIDATION_ERROR", "moon"),
         ("reset", {"task": "maze-easy/test/1", "index": 1}, "VALIDATION_ERROR", "not both"),
+        (
+            "reset",
+            {"task": "maze-easy/test/1", "split": "train"},
+            "VALIDATION_ERROR",
+            "is of split 'test'",
+        ),
         ("step", {}, "VALIDATION_ERROR", "wanted"),
         ("step", {"text": "a", "name": "go"}, "VALIDATION_ERROR", "wanted"),
         ("jump", {}, "UNKNOWN_TYPE", "jump"),
