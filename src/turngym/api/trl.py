@@ -53,7 +53,7 @@ class TrlEnvironment:
         """Begin an episode of the ``task`` whose id the row has; rows of one task begin alike.
 
         Raises:
-            ConfigError: There is no such column, or no such task.
+            ConfigError: There is no such column, or no such task, or it has other tools.
         """
         if not task:
             raise ConfigError("a row for TRL: wanted a column 'task' with an id; trl_rows makes it")
@@ -62,6 +62,12 @@ class TrlEnvironment:
         with Boundary("reset", EnvironmentFault, ConfigError):
             seed = derive_seed(self._seed, task, "env")
             observation, _ = self._env.reset(seed=seed, options=options)
+        for one in self._env.get_wrapper_attr("action_format").tools():
+            if not hasattr(self, name := one["function"]["name"]):
+                raise ConfigError(
+                    f"task {task!r}: the tool {name!r} is known only once an episode has "
+                    "begun, and TRL asks for all of them before"
+                )
         self._is_over = self._is_broken = False
         return str(observation["text"])
 

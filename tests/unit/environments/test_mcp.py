@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from turngym.api.trl import trl_environment
 from turngym.environments.core.spaces import info_problems
+from turngym.environments.gym.face import as_gym
 from turngym.environments.tools.mcp import McpEnv
 from turngym.errors import ConfigError, EnvironmentFault
+from turngym.rollouts.gateway.hosted import HostedEnv
 from turngym.tasks.base import Task
 
 pytestmark = pytest.mark.extra("mcp")
@@ -123,3 +126,23 @@ async def test_a_tool_that_never_answers_holds_up_no_close() -> None:
     step.cancel()
     async with asyncio.timeout(60):  # else it hangs
         await env.close()
+
+
+class Sums(McpEnv):
+    def __init__(self) -> None:
+        super().__init__(server(), "How much is 2 + 3?")
+
+
+async def test_programs_of_others_see_the_tools_that_an_episode_begins_with() -> None:
+    hosted = HostedEnv(Sums(), env_id="sums")
+    await hosted.reset(None, seed=0)
+    assert [tool["function"]["name"] for tool in hosted.tools] == ["add", "fail", "answer"]
+    assert (await hosted.call("add", {"a": 2, "b": 3})).text == "5"
+    await hosted.close()
+
+
+def test_trl_which_asks_before_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turngym.api.trl.make", lambda name: as_gym(Sums()))
+    env = trl_environment("sums")()
+    with pytest.raises(ConfigError, match="the tool 'add' is known only once"):
+        env.reset(task="mcp/train/0")

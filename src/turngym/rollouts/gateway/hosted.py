@@ -67,13 +67,15 @@ class HostedEnv:
         self._env: Any = as_async(env)
         self._split = split
         self.is_over = True
-        format: ActionFormat = self._env.action_format
-        self._format = format
-        self._checker = JsonTools(format.tools())
+        self._learn_actions()
         self.instructions = str(self._env.rules)
         self.observation = self.task_id = ""
         self.instructions_in_text = ""
         """Rules, limits and how to act without tools; of the running episode."""
+
+    def _learn_actions(self) -> None:
+        format: ActionFormat = self._env.action_format
+        self._format, self._checker = format, JsonTools(format.tools())
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -106,6 +108,7 @@ class HostedEnv:
         self.is_over = True  # what was played before; a reset that fails begins nothing
         with Boundary("reset", EnvironmentFault, ConfigError):
             observation, info = await self._env.reset(seed=seed, options=options)
+            self._learn_actions()  # a server says its tools when an episode begins
         self.observation = observation["text"]
         self.task_id = str(info["task_id"])
         self.instructions_in_text = str(info["instructions"])
