@@ -338,7 +338,8 @@ async def _play(
         )
     record.see(observation)
     with _policy_boundary("start"):
-        session = policy.start(context)
+        if not hasattr(session := policy.start(context), "act"):
+            raise TypeError(f"wanted a session with act, got {type(session).__name__}")
     try:
         over = False
         for number, before in enumerate(played):
@@ -351,9 +352,7 @@ async def _play(
             if watch is not None and (hold := watch.before_act(len(record.turns))) is not None:
                 await hold
             with _policy_boundary("act"):
-                turn = await _acted(session.act(observation, info), act_timeout_s)
-                if turn.action.role != "assistant":
-                    raise ValueError(f"the action is a message of role {turn.action.role!r}")
+                turn = _checked(await _acted(session.act(observation, info), act_timeout_s))
             if watch is not None and (hold := watch.sampled(turn)) is not None:
                 await hold
             answer = await _carried_out(env, record, turn, info)
@@ -390,6 +389,14 @@ async def _acted(acting: Awaitable[PolicyTurn], timeout_s: float | None) -> Poli
         if limit.expired():
             raise PolicyFault(f"act: no answer within {timeout_s:g} s") from error
         raise
+
+
+def _checked(turn: PolicyTurn) -> PolicyTurn:
+    if not isinstance(turn, PolicyTurn):
+        raise TypeError(f"wanted a PolicyTurn, got {type(turn).__name__}")
+    if turn.action.role != "assistant":
+        raise ValueError(f"the action is a message of role {turn.action.role!r}")
+    return turn
 
 
 def digest_of(observation: Any) -> str:
