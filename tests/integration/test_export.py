@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from helpers.cli import turngym, turngym_here
-from turngym.records import Manifest, write_trajectories
+from turngym.records import Manifest, write_json, write_trajectories
 from turngym.types import Message, StopReason, TokenSpan, ToolCall, Trajectory, Turn
 
 ASKED = Message(role="user", content='nörth,\n"or" south?')
@@ -173,6 +173,7 @@ def test_a_file_without_episodes_becomes_an_empty_table(tmp_path: Path) -> None:
     [
         (("nothing",), "nothing: there is no such folder or file"),
         (("empty",), "empty: no trajectories in here; wanted the folder of 'turngym train'"),
+        (("begun",), "begun: no trajectories in here"),
         (("broken",), "broken/a.jsonl:2: not a trajectory"),
         (("run", "--format", "xml"), "unknown value of --format 'xml'"),
         (("run", "--rows", "tokens"), "unknown value of --rows 'tokens'"),
@@ -188,6 +189,9 @@ def test_a_file_without_episodes_becomes_an_empty_table(tmp_path: Path) -> None:
 def test_bad_input_is_one_line(tmp_path: Path, options: tuple[str, ...], line: str) -> None:
     run = run_with_episodes(tmp_path)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "begun").mkdir()
+    write_json(tmp_path / "begun" / "config.json", {})
+    Manifest(tmp_path / "begun").add(tmp_path / "begun" / "config.json")
     write_trajectories(tmp_path / "broken" / "a.jsonl", [])
     with (tmp_path / "broken" / "a.jsonl").open("a") as file:
         file.write("{}\n")

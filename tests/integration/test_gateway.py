@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,19 @@ import numpy as np
 import pytest
 
 import turngym
+from helpers.envs import AsyncLadderEnv
 from helpers.fake_server import answer, chunk, fake_server, refuse, stream
 from helpers.models import policy
 from helpers.outside import CONTROL, Bench, bench, gateway, segments_match
+from turngym.agents.config import EndpointConfig
+from turngym.agents.remote.endpoint import Endpoint
+from turngym.environments.core.env import Outcome
 from turngym.records import read_trajectories
-from turngym.rollouts.gateway.episodes import FILE
+from turngym.rollouts.gateway.app import Gateway
+from turngym.rollouts.gateway.episodes import FILE, Episodes
 from turngym.rollouts.gateway.hosted import HostedEnv
 from turngym.trainers.samples import to_samples
-from turngym.types import StopReason, Trajectory
+from turngym.types import Message, StopReason, Trajectory
 
 pytestmark = [pytest.mark.extra("openai", "starlette", "uvicorn", "mcp")]
 
@@ -246,7 +252,7 @@ def open_maze() -> HostedEnv:
 
 
 async def test_environment_s_tools_are_offered_over_mcp_and_its_rewards_recorded(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from mcp.client.client import Client
 
@@ -271,6 +277,11 @@ async def test_environment_s_tools_are_offered_over_mcp_and_its_rewards_recorded
                 seen, _, terminated, truncated, _ = expert.step(action)
                 over = terminated or truncated
                 assert answered.content[0].text == seen["text"]
+            late = await tools.call_tool(parsed.name, dict(parsed.arguments))
+            assert late.is_error, "an agent that does not know reads it"
+            assert "it is over" in late.content[0].text
+            assert (await tools.list_tools()).tools == []
+    assert "Traceback" not in caplog.text
     (trajectory,) = read_trajectories(tmp_path / FILE)
     assert trajectory.env_id == "turngym/Maze-v0"
     assert trajectory.score == 1.0
@@ -293,3 +304,39 @@ async def test_an_end_without_a_score_judges_and_pays_what_is_left(tmp_path: Pat
             await tools.call_tool("send", {"carrier": "coach"})
         ended = await control(found, f"/episodes/{opened['episode']}/end", {})
     assert ended["return"] == ended["score"] > 0
+
+
+async def test_an_end_that_is_asked_for_again_while_it_is_judged_pays_once() -> None:
+    from starlette.requests import Request
+
+    judging = asyncio.Event()
+
+    class Slow(AsyncLadderEnv):
+        async def end_at_limit(self) -> Outcome:
+            await judging.wait()
+            return Outcome(text="", reward=0.5)
+
+    endpoint = Endpoint(EndpointConfig(model="m", base_url="http://127.0.0.1:9/v1"))
+    episodes = Episodes(
+        out=None,
+        scrubber=endpoint.scrubber,
+        open_env=lambda: HostedEnv(Slow(), env_id="slow"),
+    )
+    served = Gateway(endpoint, episodes, control_key=CONTROL)
+    episode = await episodes.open("one")
+    message = Message(role="assistant", content="up")
+    episode.recorder.call([], message, prompt_ids=None, generation=None, usage={})
+    scope = {
+        "type": "http",
+        "headers": [(b"authorization", f"Bearer {CONTROL}".encode())],
+        "path_params": {"name": "one"},
+    }
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b'{"reward": 1.0}'}
+
+    ends = [asyncio.create_task(served._end(Request(scope, receive))) for _ in range(2)]
+    for _ in range(20):  # both are under way
+        await asyncio.sleep(0)
+    judging.set()
+    assert [json.loads((await end).body)["return"] for end in ends] == [1.5, 1.5]

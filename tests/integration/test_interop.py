@@ -298,6 +298,53 @@ def test_inspect_plays_an_environment_of_ours_and_scores_it_as_we_do(tmp_path: P
     assert fault["value"] is None, "a fault is no 0"
 
 
+CUT = """
+import json
+from types import SimpleNamespace
+import anyio
+from helpers.envs import LadderEnv
+from turngym.api.inspect_ai import _played
+from turngym.rollouts.gateway.hosted import HostedEnv
+
+
+class SlowLadder(LadderEnv):
+    blocks = True  # so its judge is waited for
+
+
+async def play(said):
+    found = {}
+    state = SimpleNamespace(sample_id="ladder/test/0", messages=[], completed=False,
+                            store=SimpleNamespace(set=found.__setitem__), output=None)
+    with anyio.CancelScope() as scope:  # as a limit of time ends a sample
+        async def generate(state, tool_calls):
+            state.output = SimpleNamespace(completion=next(said, None))
+            if state.output.completion is None:
+                scope.cancel()
+                await anyio.sleep_forever()
+            return state
+        try:
+            await _played(HostedEnv(SlowLadder(slip=0.0), env_id="ladder"), state, generate)
+        except Exception as error:
+            found["error"] = str(error)
+    return found
+
+
+for said in (["jump 3"], ["jump 3", "break value"]):
+    print(json.dumps(anyio.run(play, iter(said))))
+"""
+
+
+@needs("inspect_ai")
+def test_a_limit_of_time_of_inspect_leaves_a_score_and_a_fault_leaves_none() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([SOURCE, str(HELPERS)])}
+    done = run("inspect_ai", "python", "-c", CUT, env=environment)
+    assert done.returncode == 0, done.stderr
+    cut, broken = map(json.loads, done.stdout.splitlines())
+    assert cut["turngym"]["score"] == 0.5
+    assert cut["turngym"]["stop_reason"] == "a limit of Inspect"
+    assert list(broken) == ["error"]
+
+
 # Words.
 
 FIND = """

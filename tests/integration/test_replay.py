@@ -18,7 +18,8 @@ from turngym.agents.scripted import ExpertPolicy
 from turngym.api.agents import make_policy
 from turngym.cli.main import main
 from turngym.environments.web.chromium import NEED
-from turngym.records import read_trajectories, write_trajectories
+from turngym.records import read_trajectories, write_json, write_trajectories
+from turngym.reports.export import find_recorded
 from turngym.rollouts.episode import NoReplay
 from turngym.rollouts.replay import ReplayDiffers, play_on, restore
 from turngym.types import Message, Trajectory
@@ -200,6 +201,28 @@ def test_episodes_of_a_training_run_are_restored(
     found = said(capsys, "replay", "run", "--turn", "2")
     assert found["turn"] == 2
     assert found["env"] == "text/maze"
+
+
+def test_an_episode_of_a_mix_has_the_options_of_its_part_though_a_file_is_gone(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hard = {"difficulty": "hard"}
+    mix = [{"id": "gone.py", "options": {"size": 2}}, {"id": "text/maze", "options": hard}]
+    write_json(folder / "config.json", {"format": 1, "config": {"env": {"mix": mix}}})
+    mazes = list(
+        read_trajectories(
+            played("text/maze", "--env-option", "difficulty=hard") / "text-maze.jsonl"
+        )
+    )
+    write_trajectories(folder / "mixed.jsonl", [*mazes, replace(mazes[0], env_id="local/Gone-v0")])
+    assert said(capsys, "replay", "mixed.jsonl", "0")["env"] == "text/maze"
+    found = find_recorded(Path("mixed.jsonl"), 2)
+    assert (found.env, found.options) == ("gone.py", {"size": 2})
+    assert main(["replay", "mixed.jsonl", "2"]) == 2
+    assert (
+        "'gone.py': there is no such file; of a file of your own, name it: --env FILE"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.extra("bwrap")

@@ -20,13 +20,14 @@ from typing import Any
 
 from turngym.environments.gym.registration import make
 from turngym.environments.packed import first_tasks
-from turngym.errors import missing_extra
+from turngym.errors import EnvironmentFault, missing_extra
 from turngym.rollouts.gateway.hosted import HostedEnv
 from turngym.rollouts.stop_words import STOP_WORDS
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Split
 
 _KEY = "turngym"
+_LONGEST_JUDGING_S = 300.0
 
 
 def inspect_task(name: str, *, count: int = 100, split: Split = "test", **options: Any) -> Any:
@@ -64,7 +65,8 @@ def inspect_task(name: str, *, count: int = 100, split: Split = "test", **option
     @scorer(metrics=[mean(), stderr()])  # type: ignore[untyped-decorator]
     def judged() -> Any:
         async def score(state: Any, target: Any) -> Any:
-            found = state.store.get(_KEY)
+            if (found := state.store.get(_KEY)) is None:
+                raise EnvironmentFault("no score: the episode broke, or was cut off within a step")
             value = math.nan if found["score"] is None else found["score"]
             return Score(value=value, metadata=found, explanation=found["stop_reason"])
 
@@ -78,20 +80,25 @@ def inspect_task(name: str, *, count: int = 100, split: Split = "test", **option
 
 async def _played(hosted: HostedEnv, state: Any, generate: Any) -> Any:
     """Play one episode; it is judged where it stands when a limit of Inspect ends it."""
+    import anyio
     from inspect_ai.model import ChatMessageSystem, ChatMessageUser
+    from inspect_ai.util import LimitExceededError
 
     task = hosted.task(str(state.sample_id))
     answer = await hosted.reset(task, seed=derive_seed(0, task.id, "env"))
     opening = ChatMessageSystem(content=hosted.instructions_in_text)
     state.messages = [opening, ChatMessageUser(content=answer.text)]
-    total = 0.0
+    total, cut = 0.0, None
     try:
         while not (hosted.is_over or state.completed):
             state = await generate(state, tool_calls="none")
             answer = await hosted.say(state.output.completion)
             total += answer.reward
             state.messages.append(ChatMessageUser(content=answer.text))
-    finally:
+    except (LimitExceededError, anyio.get_cancelled_exc_class()) as limit:
+        cut = limit  # what else is raised leaves no score
+    # A limit of time goes on cancelling whatever waits; a step that is under way is waited for.
+    with anyio.move_on_after(_LONGEST_JUDGING_S, shield=True):
         total += await hosted.end()
         stop = answer.stop_reason
         score = hosted.score() if stop is None else answer.score
@@ -99,4 +106,6 @@ async def _played(hosted: HostedEnv, state: Any, generate: Any) -> Any:
         reason = "a limit of Inspect" if stop is None else stop.value
         found = {"score": score, "return": total, "stop_reason": reason, "limit": word}
         state.store.set(_KEY, found)
+    if cut is not None:
+        raise cut
     return state

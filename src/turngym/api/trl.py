@@ -27,7 +27,7 @@ from turngym.environments.gym.registration import make
 from turngym.environments.packed import first_tasks
 from turngym.errors import ConfigError, EnvironmentFault, TurnGymError
 from turngym.faults import Boundary
-from turngym.rollouts.gateway.hosted import OVER, call_text
+from turngym.rollouts.gateway.hosted import OVER, call_text, finite
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Split
 
@@ -47,22 +47,28 @@ class TrlEnvironment:
         self._env = type(self)._make()
         self._format = self._env.get_wrapper_attr("action_format")
         self._checker = JsonTools(self._format.tools())
-        self._return, self._is_over, self._is_broken = 0.0, True, False
+        self._return, self._is_over, self._is_broken = 0.0, True, True
 
     def reset(self, *, task: str = "", **row: Any) -> str:
         """Begin an episode of the ``task`` whose id the row has; rows of one task begin alike.
 
         Raises:
-            ConfigError: There is no such column, or no such task.
+            ConfigError: There is no such column, or no such task, or it has other tools.
         """
         if not task:
             raise ConfigError("a row for TRL: wanted a column 'task' with an id; trl_rows makes it")
-        self._return, self._is_over, self._is_broken = 0.0, True, False
+        self._return, self._is_over, self._is_broken = 0.0, True, True  # until it has begun
         options = {"task": task}
         with Boundary("reset", EnvironmentFault, ConfigError):
             seed = derive_seed(self._seed, task, "env")
             observation, _ = self._env.reset(seed=seed, options=options)
-        self._is_over = False
+        for one in self._env.get_wrapper_attr("action_format").tools():
+            if not hasattr(self, name := one["function"]["name"]):
+                raise ConfigError(
+                    f"task {task!r}: the tool {name!r} is known only once an episode has "
+                    "begun, and TRL asks for all of them before"
+                )
+        self._is_over = self._is_broken = False
         return str(observation["text"])
 
     def get_reward(self) -> float | None:
@@ -72,10 +78,9 @@ class TrlEnvironment:
             try:
                 with Boundary("judge", EnvironmentFault):
                     end = self._env.unwrapped.end_at_limit()
+                    self._return += 0.0 if end is None else finite(end.reward)
             except TurnGymError:
                 self._is_broken = True
-            else:
-                self._return += 0.0 if end is None else end.reward
         return None if self._is_broken else self._return
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
@@ -86,8 +91,8 @@ class TrlEnvironment:
         with Boundary("step", EnvironmentFault):
             said = call_text(self._format, self._checker, name, given)
             observation, reward, terminated, truncated, _ = self._env.step(said)
+            self._return += finite(reward)
         self._is_broken, self._is_over = False, bool(terminated or truncated)
-        self._return += float(reward)
         return str(observation["text"])
 
 

@@ -106,7 +106,8 @@ async def _talk(hosted: HostedEnv, task: Any, player: Any) -> None:
             stop = answer.stop_reason
             interaction.trace.stop(STOP_WORDS[stop].verifiers or stop.value)
     trace = interaction.trace
-    trace.info["turngym"] = {"task": chosen.id, "score": answer.score}
+    score = hosted.score() if answer.stop_reason is None else answer.score
+    trace.info["turngym"] = {"task": chosen.id, "score": score}
     trace.record_reward("turngym", total)
 
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turngym import registry
 from turngym.api.agents import FORMS, HUMAN, make_policy
 from turngym.cli.arguments import EnvOptions, Json, complete_env, env_options
 from turngym.cli.output import print_json, say, writable_file, writable_folder
 from turngym.cli.play import interruptible, play_from
 from turngym.environments.gym.registration import make
-from turngym.errors import ConfigError, EpisodeError, UnknownNameError
+from turngym.errors import ConfigError, EpisodeError
 
 if TYPE_CHECKING:
     import gymnasium
@@ -85,11 +86,12 @@ def replay(
 
 def _make(name: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     try:
-        return make(name, **options)
-    except UnknownNameError as error:
+        registry.find(name)
+    except ConfigError as error:
         raise ConfigError(
             f"{str(error).rstrip('.')}; of a file of your own, name it: --env FILE"
         ) from error
+    return make(name, **options)
 
 
 def _show(found: Recorded, number: int, restored: Restored, *, as_json: bool) -> None:

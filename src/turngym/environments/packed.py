@@ -22,7 +22,7 @@ from turngym.environments.core.env import AnyEnv
 from turngym.environments.core.episode import EpisodeCore, Observation, Outcome
 from turngym.environments.core.spaces import Info
 from turngym.environments.gym.registration import make
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, unknown_name
 from turngym.provenance import VERSION
 from turngym.tasks.base import SPLITS, Split, Task
 from turngym.tasks.harbor.problem import HarborProblem, harbor_tasks
@@ -252,9 +252,11 @@ def first_tasks(env: AnyEnv, count: int, splits: Sequence[Split] = SPLITS) -> li
     """Return the first tasks of each of these splits, ``count`` at most.
 
     Raises:
-        ConfigError: It has none that can be named.
+        ConfigError: It has none that can be named, or there is no such split.
     """
     core = _core(env)
+    if unknown := [split for split in splits if split not in SPLITS]:
+        raise unknown_name("split", str(unknown[0]), SPLITS)
     found = [(split, core.count(split)) for split in splits]
     numbers = [(split, count if known is None else min(known, count)) for split, known in found]
     return [core.task(split, index) for split, number in numbers for index in range(number)]

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from turngym.errors import RecordError
 from turngym.provenance import VERSION
@@ -22,6 +22,7 @@ Json = dict[str, Any]
 SCHEMA = "ATIF-v1.8"
 _SOURCES = {"system": "system", "user": "user"}
 _FACTS = ("reward", "invalid_action", "state_key", "potential", "starts_segment", "segment_reason")
+_KNOWN = ("final_potential", "ground_truth", "answer")
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
 
 
@@ -44,6 +45,7 @@ def to_atif(one: Trajectory, *, name: str) -> Json:
         "stop_reason": one.stop_reason.value, "error": one.error,
         "stop_reason_elsewhere": STOP_WORDS[one.stop_reason]._asdict(),
         "has_final_observation": bool(one.final_observation),
+        **{key: getattr(one, key) for key in _KNOWN if getattr(one, key) is not None},
     }  # fmt: skip
     return {
         "schema_version": SCHEMA,
@@ -143,15 +145,15 @@ def _trajectory(content: Mapping[str, Any]) -> Trajectory:
     for step in content["steps"]:
         text = _text(step["message"])
         if step["source"] != "agent" or step.get("is_copied_context"):
-            role: Role = "assistant" if step["source"] == "agent" else step["source"]
-            seen.append(Message(role=role, content=text))
+            role = "assistant" if step["source"] == "agent" else step["source"]
+            seen.append(Message(role=_role(role), content=text))
         else:
             turn, read = _turn(step, text, tuple(seen), read)
             turns.append(turn)
             seen = []
         for result in (step.get("observation") or {}).get("results", ()):
             role = (result.get("extra") or {}).get("role", "tool")
-            seen.append(Message(role=role, content=_text(result.get("content") or "")))
+            seen.append(Message(role=_role(role), content=_text(result.get("content") or "")))
     return Trajectory(
         env_id=facts.get("env", f"atif/{agent['name']}"),
         task_id=facts.get("task", str(content.get("session_id") or "unknown")),
@@ -164,6 +166,7 @@ def _trajectory(content: Mapping[str, Any]) -> Trajectory:
         error=facts.get("error"),
         final_observation=tuple(seen) if facts.get("has_final_observation", True) else (),
         metadata={"agent": f"{agent['name']} {agent['version']}"},
+        **{key: facts.get(key) for key in _KNOWN},
     )
 
 
@@ -210,6 +213,13 @@ def _spans(metrics: Mapping[str, Any], new: tuple[int, ...]) -> tuple[TokenSpan,
             )
         )  # fmt: skip
     return tuple(spans)
+
+
+def _role(name: Any) -> Role:
+    if name not in get_args(Role):
+        raise ValueError(f"source {name!r}")
+    role: Role = name
+    return role
 
 
 def _text(content: Any) -> str:

@@ -17,7 +17,7 @@ from typing import IO, Any, Literal
 
 from turngym import registry
 from turngym.errors import ConfigError, RecordError, missing_extra
-from turngym.records import from_json, read_lines
+from turngym.records import MANIFEST, from_json, read_lines
 from turngym.reports.atif import read_atif, to_atif
 from turngym.reports.viewer.library import sources_of
 from turngym.rollouts.evaluation.folder import EVALUATION_FILE, read_evaluation
@@ -94,7 +94,8 @@ def episodes(run: Path) -> Iterator[tuple[str, Trajectory]]:
     if not run.exists():
         raise ConfigError(f"{run}: there is no such folder or file")
     root, files = (run if run.is_dir() else run.parent), sources_of(run)
-    if run.suffix == ".json" or (not files and next(run.glob("*.json"), None) is not None):
+    others = not files and not (run / MANIFEST).exists()  # else a run that holds nothing yet
+    if run.suffix == ".json" or (others and next(run.glob("*.json"), None) is not None):
         yield from ((run.stem, one) for one in read_atif(run))
         return
     if not files:
@@ -361,8 +362,24 @@ def find_recorded(run: Path, number: int) -> Recorded:
             from turngym.trainers.runs.run_folder import read_settings
 
             settings = read_settings(place)["env"]
-            parts = settings.get("mix") or [settings]
-            for part in parts:
-                if len(parts) == 1 or registry.find(part["id"]) == registry.find(one.env_id):
-                    return Recorded(trajectory=one, env=part["id"], options=part["options"])
+            part = _part_of(one.env_id, settings.get("mix") or [settings])
+            return Recorded(trajectory=one, env=part["id"], options=part["options"])
     return Recorded(trajectory=one, env=one.env_id, options={})
+
+
+def _part_of(env_id: str, parts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the settings of an environment, if need be those of the one file that is gone."""
+    if len(parts) == 1:
+        return parts[0]
+    ids = [_full_id(part["id"]) for part in parts]
+    if (wanted := _full_id(env_id) or env_id) in ids:
+        return parts[ids.index(wanted)]
+    gone = [part for part, id in zip(parts, ids, strict=True) if id is None]
+    return gone[0] if len(gone) == 1 else {"id": env_id, "options": {}}
+
+
+def _full_id(name: str) -> str | None:
+    try:
+        return registry.find(name).id
+    except ConfigError:
+        return None

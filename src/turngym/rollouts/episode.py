@@ -182,7 +182,7 @@ async def _judge(env: AnyEnv, record: _Record) -> None:
                 record.pay(end.reward, info)
     with Boundary("score", EnvironmentFault):
         score = info["score"] if "score" in info else _attribute(env, "score", lambda: None)()
-        record.score = _checked_score(score)
+        record.score = checked_score(score)
 
 
 def faulted(spec: EpisodeSpec, error: str) -> Trajectory:
@@ -255,7 +255,7 @@ class _Record:
         self.is_open = not answer.is_over
         if answer.is_over:
             self.stop = answer.stop_reason
-            self.score = _checked_score(answer.info.get("score"))
+            self.score = checked_score(answer.info.get("score"))
 
     def pay(self, reward: float, info: Info) -> None:
         """Add the reward of the state that is left to the last turn."""
@@ -338,7 +338,8 @@ async def _play(
         )
     record.see(observation)
     with _policy_boundary("start"):
-        session = policy.start(context)
+        if not hasattr(session := policy.start(context), "act"):
+            raise TypeError(f"wanted a session with act, got {type(session).__name__}")
     try:
         over = False
         for number, before in enumerate(played):
@@ -351,9 +352,7 @@ async def _play(
             if watch is not None and (hold := watch.before_act(len(record.turns))) is not None:
                 await hold
             with _policy_boundary("act"):
-                turn = await _acted(session.act(observation, info), act_timeout_s)
-                if turn.action.role != "assistant":
-                    raise ValueError(f"the action is a message of role {turn.action.role!r}")
+                turn = _checked(await _acted(session.act(observation, info), act_timeout_s))
             if watch is not None and (hold := watch.sampled(turn)) is not None:
                 await hold
             answer = await _carried_out(env, record, turn, info)
@@ -390,6 +389,14 @@ async def _acted(acting: Awaitable[PolicyTurn], timeout_s: float | None) -> Poli
         if limit.expired():
             raise PolicyFault(f"act: no answer within {timeout_s:g} s") from error
         raise
+
+
+def _checked(turn: PolicyTurn) -> PolicyTurn:
+    if not isinstance(turn, PolicyTurn):
+        raise TypeError(f"wanted a PolicyTurn, got {type(turn).__name__}")
+    if turn.action.role != "assistant":
+        raise ValueError(f"the action is a message of role {turn.action.role!r}")
+    return turn
 
 
 def digest_of(observation: Any) -> str:
@@ -461,7 +468,12 @@ async def _close_session(session: PolicySession) -> None:
             await awaited(session.close())
 
 
-def _checked_score(score: Any) -> float | None:
+def checked_score(score: Any) -> float | None:
+    """Return a score as a number, or None.
+
+    Raises:
+        ValueError: It does not lie in [0, 1].
+    """
     if score is None:
         return None
     if not 0.0 <= float(score) <= 1.0:

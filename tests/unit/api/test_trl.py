@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import typing
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -13,9 +14,11 @@ import turngym
 from helpers.envs import LadderEnv
 from turngym import registry
 from turngym.api.trl import trl_environment, trl_rows
+from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
 from turngym.environments.own import add_class
 from turngym.errors import ConfigError, EnvironmentFault
+from turngym.tasks.base import Task
 
 ROW = {"prompt": [], "task": "maze-easy/train/3"}
 
@@ -24,6 +27,16 @@ class Judged(LadderEnv):
     """Pays at its end what it has reached, and breaks on request."""
 
     name = "judged"
+
+    def begin(self, task: Task) -> Outcome:
+        if task.id.endswith("/7"):
+            raise OSError("no ladder")
+        return super().begin(task)
+
+    def turn(self, action: Action) -> Outcome:
+        if action.name == "up":
+            return Outcome(text="up", reward=math.nan)
+        return super().turn(action)
 
     def end_at_limit(self) -> Outcome:
         return Outcome(text="", reward=self.score())
@@ -61,6 +74,8 @@ def test_rows_of_one_task_begin_alike_and_others_do_not() -> None:
     assert len({one for one, _ in openings}) > 1
     with pytest.raises(ConfigError, match="column 'task'"):
         made().reset(prompt=[])
+    with pytest.raises(ConfigError, match="unknown split 'tst'"):
+        trl_rows("text/maze", 4, split="tst")  # type: ignore[arg-type]
 
 
 def test_the_experts_calls_earn_what_the_episode_pays() -> None:
@@ -99,3 +114,14 @@ def test_an_episode_that_broke_has_no_reward(judged: str) -> None:
     assert one.get_reward() is None
     one.reset(task="judged/train/0")
     assert one.get_reward() == 0.0
+
+
+def test_nor_has_one_that_could_not_begin_or_paid_no_number(judged: str) -> None:
+    one: Any = trl_environment(judged)()
+    with pytest.raises(EnvironmentFault, match="no ladder"):
+        one.reset(task="judged/train/7")
+    assert one.get_reward() is None
+    one.reset(task="judged/train/0")
+    with pytest.raises(EnvironmentFault, match="must be finite, got nan"):
+        one.up()
+    assert one.get_reward() is None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 import turngym
 from turngym.api.verifiers import _seed, _talk
 from turngym.rollouts.gateway.hosted import HostedEnv
+from turngym.tasks.interop.verifiers import export_verifiers
 
 
 class Player:
@@ -63,3 +67,15 @@ async def test_an_end_is_said_in_the_words_of_verifiers() -> None:
     assert lost.stopped == ["max_turns"]
     left = await talk([])
     assert left.stopped == [], "the model went; verifiers has said why"
+    assert left.info["turngym"] == {"task": TASK, "score": 0.0}, "and what is left is judged"
+
+
+def test_a_package_names_a_file_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").touch()
+    for name in ("mine.py", "mine.py:One"):
+        package = export_verifiers(name, tmp_path / "out", count=1, split="test")
+        text = (package / package.name / "__init__.py").read_text()
+        assert f"verifiers_classes('{tmp_path / name}'" in text

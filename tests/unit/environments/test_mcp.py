@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from typing import Any
 
 import pytest
 
+from turngym.api.trl import trl_environment
 from turngym.environments.core.spaces import info_problems
+from turngym.environments.gym.face import as_gym
 from turngym.environments.tools.mcp import McpEnv
 from turngym.errors import ConfigError, EnvironmentFault
+from turngym.rollouts.gateway.hosted import HostedEnv
 from turngym.tasks.base import Task
 
 pytestmark = pytest.mark.extra("mcp")
@@ -65,3 +70,79 @@ async def test_server_that_is_not_there_is_a_fault_of_the_episode() -> None:
     with pytest.raises(EnvironmentFault, match="mcp: "):
         await env.reset(seed=0, options={"task": TASK})
     await env.close()
+
+
+async def test_the_command_line_of_a_server_may_be_text() -> None:
+    env = McpEnv(f"{sys.executable} -c 'raise SystemExit'")
+    with pytest.raises(EnvironmentFault, match="Connection closed"):
+        await env.reset(seed=0, options={"task": TASK})
+    with pytest.raises(ConfigError, match="the command that starts one"):
+        McpEnv("")
+
+
+async def test_a_tool_that_would_end_the_episode_is_refused_unless_it_is_left_out() -> None:
+    made = server()
+
+    @made.tool()  # type: ignore[untyped-decorator]
+    def answer(text: str) -> str:
+        return text
+
+    with pytest.raises(ConfigError, match="has a tool 'answer'"):
+        await McpEnv(made).reset(seed=0, options={"task": TASK})
+    env = McpEnv(made, tools=["add"])
+    _, info = await env.reset(seed=0, options={"task": TASK})
+    assert [t["function"]["name"] for t in info["tools"]] == ["add", "answer"]
+    await env.close()
+
+
+async def test_tools_of_all_pages_are_offered() -> None:
+    from mcp.server import Server
+    from mcp.types import ListToolsResult, Tool
+
+    async def listed(context: Any, params: Any) -> Any:
+        page = int(params.cursor or 0)
+        tool = Tool(name=f"tool{page}", input_schema={"type": "object", "properties": {}})
+        return ListToolsResult(tools=[tool], next_cursor=str(page + 1) if page < 2 else None)
+
+    env = McpEnv(Server("pages", on_list_tools=listed), tools=["tool0", "tool2"])
+    _, info = await env.reset(seed=0, options={"task": TASK})
+    assert [t["function"]["name"] for t in info["tools"]] == ["tool0", "tool2", "answer"]
+    await env.close()
+
+
+async def test_a_tool_that_never_answers_holds_up_no_close() -> None:
+    made, called = server(), asyncio.Event()
+
+    @made.tool()  # type: ignore[untyped-decorator]
+    async def wait() -> str:
+        called.set()
+        await asyncio.Event().wait()
+        return ""
+
+    env = McpEnv(made)
+    await env.reset(seed=0, options={"task": TASK})
+    step = asyncio.create_task(env.step('{"name": "wait", "arguments": {}}'))
+    await called.wait()
+    step.cancel()
+    async with asyncio.timeout(60):  # else it hangs
+        await env.close()
+
+
+class Sums(McpEnv):
+    def __init__(self) -> None:
+        super().__init__(server(), "How much is 2 + 3?")
+
+
+async def test_programs_of_others_see_the_tools_that_an_episode_begins_with() -> None:
+    hosted = HostedEnv(Sums(), env_id="sums")
+    await hosted.reset(None, seed=0)
+    assert [tool["function"]["name"] for tool in hosted.tools] == ["add", "fail", "answer"]
+    assert (await hosted.call("add", {"a": 2, "b": 3})).text == "5"
+    await hosted.close()
+
+
+def test_trl_which_asks_before_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turngym.api.trl.make", lambda name: as_gym(Sums()))
+    env = trl_environment("sums")()
+    with pytest.raises(ConfigError, match="the tool 'add' is known only once"):
+        env.reset(task="mcp/train/0")

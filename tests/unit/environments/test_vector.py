@@ -250,3 +250,9 @@ def test_a_limit_on_how_many_work_at_once_is_kept(ladder_id):
 def test_wrong_arguments_are_explained(arguments, error, message):
     with pytest.raises(error, match=message):
         make_vec(*arguments)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_option_that_is_none_is_named_with_those_there_are(mode):
+    with pytest.raises(UnknownNameError, match="unknown option of text/maze 'dificulty'"):
+        make_vec("text/maze", 2, mode, dificulty="hard")

@@ -67,6 +67,9 @@ EPISODE = Trajectory(
     stop_reason=StopReason.TERMINATED,
     final_observation=(user("You are out."),),
     score=1.0,
+    ground_truth="south",
+    answer="out",
+    final_potential=0.0,
 )
 
 
@@ -140,6 +143,7 @@ def test_what_others_wrote_is_read() -> None:
     [
         ({"schema_version": "9"}, "wanted a schema_version"),
         ({"steps": [{"source": "agent"}]}, "message"),
+        ({"steps": [{"source": "moon", "message": "a"}]}, "source 'moon'"),
         ({"steps": [{"source": "agent", "message": "a", "metrics": {
             "completion_token_ids": [1], "logprobs": [2.0]}}]}, "logprobs"),
     ],

@@ -35,6 +35,14 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert run.credit_share == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("env", ["mine.py", "text/maze + mine.py"])
+def test_a_run_is_read_where_the_file_of_its_environment_is_not(tmp_path: Path, env: str) -> None:
+    folder = write_run(tmp_path / "a", SLOW[0], algo="grpo", seed=0)
+    summary = json.loads((folder / "summary.json").read_text()) | {"env": env}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert read_run(folder).env == env
+
+
 def test_the_better_algorithm_stands_first_with_its_numbers(place: Path) -> None:
     [ranking] = rank(find_runs([place])[0])
     assert (ranking.env, ranking.budget, ranking.reference) == ("text/maze", 400.0, "grpo")

@@ -326,6 +326,30 @@ async def test_a_policy_that_cannot_start_is_an_error(raised, error):
     assert re.fullmatch(error, str(made.error)), made.error
 
 
+async def test_what_a_policy_returns_is_named_where_it_is_something_else():
+    class Sessionless(Saying):
+        def start(self, context):
+            return None
+
+    class Texts(Saying):
+        def start(self, context):
+            return self
+
+        async def act(self, observation, info):
+            return "up"
+
+        def close(self):
+            return None
+
+    for policy, error in (
+        (Sessionless("up"), "start: TypeError: wanted a session with act, got NoneType"),
+        (Texts("up"), "act: TypeError: wanted a PolicyTurn, got str"),
+    ):
+        made = await rollout(ladder(), policy, SPEC)
+        assert made.stop_reason is StopReason.ERROR_POLICY
+        assert made.error == error
+
+
 async def test_an_environment_that_breaks_while_its_expert_is_asked_is_the_environments_fault():
     class Lost(LadderEnv):
         def expert_action(self):

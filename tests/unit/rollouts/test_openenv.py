@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -124,6 +126,12 @@ async def test_a_fault_is_an_error_and_never_a_reward() -> None:
         ("reset", {"seed": -1}, "VALIDATION_ERROR", "seed"),
         ("reset", {"task": "maze-easy/moon/1"}, "VALIDATION_ERROR", "moon"),
         ("reset", {"task": "maze-easy/test/1", "index": 1}, "VALIDATION_ERROR", "not both"),
+        (
+            "reset",
+            {"task": "maze-easy/test/1", "split": "train"},
+            "VALIDATION_ERROR",
+            "is of split 'test'",
+        ),
         ("step", {}, "VALIDATION_ERROR", "wanted"),
         ("step", {"text": "a", "name": "go"}, "VALIDATION_ERROR", "wanted"),
         ("jump", {}, "UNKNOWN_TYPE", "jump"),
@@ -171,7 +179,6 @@ async def test_a_page_of_another_site_gets_no_socket() -> None:
 
 
 async def test_the_same_over_http() -> None:
-    import asyncio
 
     def post(url: str, path: str, body: Any) -> Any:
         headers = {"content-type": "application/json"}
@@ -232,3 +239,49 @@ async def test_what_the_server_breaks_at_is_a_fault_and_what_it_does_not_know_is
         await OpenEnvEnv(url).reset(seed=0)
     with pytest.raises(ConfigError, match="wanted http"):
         OpenEnvEnv("127.0.0.1")
+
+
+async def test_a_full_server_is_a_fault_that_says_so() -> None:
+    from turngym.environments.tools.openenv import OpenEnvEnv
+    from turngym.errors import EnvironmentFault
+
+    async with client(open_maze, most=1) as (_, url):  # which is one session
+        far = OpenEnvEnv(url)
+        for _ in range(3):
+            with pytest.raises(EnvironmentFault, match="1 sessions are open; --sessions"):
+                await far.reset(seed=0)
+        await far.close()
+
+
+async def test_an_episode_that_is_over_when_it_begins_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from turngym.environments.tools.openenv import OpenEnvEnv
+    from turngym.errors import EnvironmentFault
+    from turngym.rollouts.gateway.openenv import Session
+
+    async def over(self: Session, data: dict[str, Any]) -> dict[str, Any]:
+        return {"observation": {"text": "no desk is free"}, "reward": None, "done": True}
+
+    monkeypatch.setattr(Session, "reset", over)
+    async with client(open_maze) as (_, url):
+        far = OpenEnvEnv(url)
+        with pytest.raises(EnvironmentFault, match="over before it began: no desk is free"):
+            await far.reset(seed=0)
+        await far.close()
+
+
+def test_a_call_that_the_end_of_a_server_cuts_off_leaves_no_traceback() -> None:
+    from turngym.agents.serving.http import _server
+
+    _server(OpenEnvServer(open_maze, env_id="one").app())
+    said: list[str] = []
+    logger, handler = logging.getLogger("uvicorn.error"), logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        logger.error("cut off", exc_info=asyncio.CancelledError())
+        logger.error("broken", exc_info=OSError())
+    finally:
+        logger.removeHandler(handler)
+    assert said == ["broken"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import signal
 import socket
@@ -423,4 +424,10 @@ def _server(app: App) -> uvicorn.Server:
         timeout_graceful_shutdown=5,
         timeout_keep_alive=_KEEP_ALIVE_S,
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_error)
     return uvicorn.Server(config)
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn is more than the traceback of a call that the end cuts off."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

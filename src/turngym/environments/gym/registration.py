@@ -77,8 +77,23 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """
     entry = registry.find(name)
     entry.require()
-    try:
+    with known_options(entry, kwargs):
         return gymnasium.make(entry.id, **kwargs)
+
+
+@contextmanager
+def known_options(entry: EnvEntry, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Name an option that an environment has not, and those that it has.
+
+    Args:
+        entry: What is made in the block.
+        kwargs: The options that it is made with.
+
+    Raises:
+        ConfigError: It has no option of that name.
+    """
+    try:
+        yield
     except TypeError as error:
         found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if found is None:

@@ -24,7 +24,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from turngym import registry
 from turngym.environments.gym.process import open_reply, pack_error
-from turngym.environments.gym.registration import with_own_turns
+from turngym.environments.gym.registration import known_options, with_own_turns
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def make_vec(
     Raises:
         UnknownNameError: There is no such environment or mode.
         MissingExtraError: It needs something that is not installed.
-        ConfigError: ``num_envs`` is less than 1.
+        ConfigError: ``num_envs`` is less than 1, or there is no option of that name.
     """
     if vectorization_mode not in VECTORIZATION_MODES:
         raise unknown_name("vectorization_mode", vectorization_mode, VECTORIZATION_MODES)
@@ -80,11 +80,12 @@ def make_vec(
     )
     options = {"autoreset_mode": AutoresetMode(autoreset_mode), **(vector_kwargs or {})}
     envs: VectorEnv[Any, Any, Any]
-    if vectorization_mode == "sync":
-        envs = TurnSyncVectorEnv([make_one] * num_envs, **options)
-    else:
-        options = {"shared_memory": False, "context": "spawn", "worker": _work, **options}
-        envs = TurnAsyncVectorEnv([make_one] * num_envs, **options)
+    with nullcontext() if isinstance(id, EnvSpec) else known_options(registry.find(id), kwargs):
+        if vectorization_mode == "sync":
+            envs = TurnSyncVectorEnv([make_one] * num_envs, **options)
+        else:
+            options = {"shared_memory": False, "context": "spawn", "worker": _work, **options}
+            envs = TurnAsyncVectorEnv([make_one] * num_envs, **options)
     envs.spec = deepcopy(spec)
     envs.spec.kwargs |= {**kwargs, "num_envs": num_envs, "vectorization_mode": vectorization_mode}
     return envs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +45,8 @@ class McpEnv(AsyncTurnEnv):
     End: ``answer``, or a limit.
 
     Args:
-        server: Address of a server (``http://.../mcp``), the command line that starts one, or a
-            server object of the ``mcp`` package.
+        server: Address of a server (``http://.../mcp``), the command line that starts one, as text
+            or a list of words, or a server object of the ``mcp`` package.
         instruction: What is asked, for tasks without an instruction of their own.
         judge: Says how good an answer is; None leaves episodes unscored.
         tools: Names of the tools that are offered; None for all.
@@ -63,6 +64,10 @@ class McpEnv(AsyncTurnEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__(render_mode=render_mode)
+        if isinstance(server, str) and not server.startswith(("http://", "https://")):
+            server = shlex.split(server)
+        if not server:
+            raise ConfigError("mcp: server: wanted http://.../mcp, or the command that starts one")
         self.rules = "You work with the tools of a server. Say answer when you are done."
         self.action_format = JsonTools([_ANSWER_TOOL])
         self._server = server
@@ -76,7 +81,7 @@ class McpEnv(AsyncTurnEnv):
         """Connect anew and learn which tools there are.
 
         Raises:
-            ConfigError: A tool is missing.
+            ConfigError: A tool is missing, or has the name of ours.
         """
         await self.close()
         self._calls = []
@@ -87,6 +92,11 @@ class McpEnv(AsyncTurnEnv):
             missing = sorted(self._offered - known)[0]
             raise ConfigError(f"mcp: the server has no tool {missing!r}; it has {sorted(known)}")
         usable = [t for t in found if self._offered is None or _name(t) in self._offered]
+        if ANSWER in map(_name, usable):
+            raise ConfigError(
+                f"mcp: the server has a tool {ANSWER!r}, which ends the episode here; name the "
+                "others in tools"
+            )
         self.action_format = JsonTools([*usable, _ANSWER_TOOL])
         return Outcome(text=task.prompt or self._instruction)
 
@@ -123,6 +133,8 @@ class _Connection:
         self._wanted = asyncio.Queue()
         self._tools: asyncio.Future[list[dict[str, Any]]] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_free = False
+        """The server has answered all that it was asked."""
 
     async def open(self) -> list[dict[str, Any]]:
         """Connect and return the tools, as OpenAI-style function descriptions."""
@@ -138,6 +150,7 @@ class _Connection:
         """
         assert self._task is not None
         answer: asyncio.Future[McpCall] = asyncio.get_running_loop().create_future()
+        self._is_free = False
         await self._wanted.put((name, arguments, answer))
         either: set[asyncio.Future[Any]] = {answer, self._task}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -146,16 +159,21 @@ class _Connection:
         return answer.result()
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Disconnect, from a server that does not answer as well."""
         if self._task is not None and not self._task.done():
-            await self._wanted.put(None)
+            if self._is_free:
+                await self._wanted.put(None)
+            else:
+                self._task.cancel()
             await asyncio.wait({self._task})
 
     async def _live(self, tools: asyncio.Future[list[dict[str, Any]]]) -> None:
         try:
             async with _client(self._server) as client:
-                found = (await client.list_tools()).tools
-                tools.set_result([_described(tool) for tool in found])
+                found = [_described(tool) async for tool in _listed(client)]
+                self._is_free = True
+                if not tools.done():  # else it came too late
+                    tools.set_result(found)
                 while (wanted := await self._wanted.get()) is not None:
                     name, arguments, answer = wanted
                     try:
@@ -166,9 +184,22 @@ class _Connection:
                     else:
                         if not answer.done():
                             answer.set_result(_call(name, arguments, result))
+                    self._is_free = True
         except Exception as error:  # noqa: BLE001 - the waiting caller must hear of it
             if not tools.done():
                 tools.set_exception(_fault(error))
+
+
+async def _listed(client: Any) -> AsyncIterator[Any]:
+    """Yield the tools of all pages."""
+    cursor: str | None = None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        for tool in page.tools:
+            yield tool
+        cursor = page.next_cursor
+        if not cursor:
+            return
 
 
 def _client(server: Any) -> Any:

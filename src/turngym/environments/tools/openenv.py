@@ -9,6 +9,7 @@ import asyncio
 import json
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from turngym.environments.core.actions import Action, JsonTools, function_tool
@@ -68,8 +69,14 @@ class OpenEnvEnv(AsyncTurnEnv):
         seed = {"seed": task.seed % 2**31, "episode_id": task.id}
         found = await self._ask("reset", {**seed, **self._reset})
         if found["type"] != "observation":
+            await self.close()  # the server may have closed it already
             raise EnvironmentFault(f"openenv: {self.url}: reset: {found.get('data')}")
-        return _outcome(found["data"])
+        outcome = _outcome(found["data"])
+        if outcome.terminated or outcome.truncated:
+            raise EnvironmentFault(
+                f"openenv: {self.url}: reset: over before it began: {outcome.text}"
+            )
+        return outcome
 
     async def turn(self, action: Action) -> Outcome:
         """Take a step.
@@ -114,12 +121,13 @@ class OpenEnvEnv(AsyncTurnEnv):
         return action
 
     async def _ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        from websockets.exceptions import WebSocketException
+        from websockets.exceptions import ConnectionClosed, WebSocketException
 
         assert self._socket is not None
         try:
             async with asyncio.timeout(self.timeout_s):
-                await self._socket.send(json.dumps({"type": kind, "data": data}))
+                with suppress(ConnectionClosed):  # why it was closed is still to be read
+                    await self._socket.send(json.dumps({"type": kind, "data": data}))
                 found = json.loads(await self._socket.recv())
         except (OSError, ValueError, TimeoutError, WebSocketException) as error:
             await self.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from turngym import registry
-from turngym.errors import ConfigError, UnknownNameError
+from turngym.errors import ConfigError
 from turngym.records import FORMAT
 
 Json = dict[str, Any]
@@ -290,8 +290,8 @@ def _sampled_tokens(turn: Mapping[str, Any]) -> int:
 
 @cache
 def short_name(env: str) -> str:
-    """Return the short name of an environment; what it is called where its plug-in is gone."""
+    """Return the short name of an environment; the name as it is where it cannot be found."""
     try:
         return registry.find(env).short_name
-    except UnknownNameError:
+    except ConfigError:
         return env

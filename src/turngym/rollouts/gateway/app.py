@@ -326,7 +326,6 @@ class Gateway:
         self._check_control(request)
         body = parse(EndBody, await request.body())
         episode, score, error = self._named(request), body.score, body.error
-        episode.recorder.reward(body.reward)
         stop = StopReason.TERMINATED if error is None else StopReason.ERROR_POLICY
         if error is None and episode.hosted is not None:
             stop = StopReason.TRUNCATED_ENV  # the environment had not come to an end of its own
@@ -337,6 +336,7 @@ class Gateway:
                     score = episode.hosted.score()
             except EnvironmentFault as fault:
                 stop, error = StopReason.ERROR_REWARD, str(fault)
+        episode.recorder.reward(body.reward)  # last: who asks again while it is judged pays once
         trajectory = await self._episodes.end(episode, stop, score=score, error=error)
         segments = 1 + sum(turn.starts_segment for turn in trajectory.turns)
         return json_response(

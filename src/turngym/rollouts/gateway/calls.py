@@ -29,6 +29,7 @@ Find = Callable[[Any], Episode | None]
 CallTool = Callable[[Episode, str, dict[str, Any]], Awaitable[ToolAnswer]]
 
 PATH = "/episodes/{episode}/mcp"
+_NO_EPISODE = "There is no such episode, or it is over; nothing more can be done."
 
 _OURS = ("prompt_token_ids", "token_ids", "policy_versions")
 """Fields that the gateway asked for and an agent did not."""
@@ -267,16 +268,13 @@ def mcp_app(find: Find, call: CallTool) -> Starlette:
     except ImportError as error:
         raise missing_extra("MCP", "mcp") from error
 
-    def episode_of(context: Any) -> Episode:
-        episode = find(context.request)
-        if episode is None or episode.hosted is None:
-            raise ValueError("there is no such episode, or it is over")
-        return episode
+    def text(said: str) -> Any:
+        return types.TextContent(type="text", text=said)
 
     async def list_tools(context: Any, params: Any) -> Any:
-        episode = episode_of(context)
-        assert episode.hosted is not None
-        functions = [tool["function"] for tool in episode.hosted.tools]
+        episode = find(context.request)
+        hosted = None if episode is None else episode.hosted
+        functions = [] if hosted is None else [tool["function"] for tool in hosted.tools]
         return types.ListToolsResult(
             tools=[
                 types.Tool(
@@ -289,13 +287,14 @@ def mcp_app(find: Find, call: CallTool) -> Starlette:
         )
 
     async def call_tool(context: Any, params: Any) -> Any:
+        episode = find(context.request)
+        if episode is None or episode.hosted is None:  # an agent may not know that it is over
+            return types.CallToolResult(content=[text(_NO_EPISODE)], is_error=True)
         try:
-            answer = await call(episode_of(context), params.name, dict(params.arguments or {}))
+            answer = await call(episode, params.name, dict(params.arguments or {}))
         except EnvironmentFault as fault:
-            return types.CallToolResult(
-                content=[types.TextContent(type="text", text=str(fault))], is_error=True
-            )
-        content: list[Any] = [types.TextContent(type="text", text=answer.text)]
+            return types.CallToolResult(content=[text(str(fault))], is_error=True)
+        content: list[Any] = [text(answer.text)]
         if answer.image is not None:
             data = base64.b64encode(png(answer.image)).decode()
             content.append(types.ImageContent(type="image", data=data, mime_type="image/png"))

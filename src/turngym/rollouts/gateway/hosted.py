@@ -6,6 +6,7 @@ alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,8 @@ from turngym.coroutines import awaited
 from turngym.environments.core.actions import Action, ActionFormat, InvalidAction, JsonTools
 from turngym.environments.gym.hosts import as_async
 from turngym.errors import ConfigError, EnvironmentFault
-from turngym.faults import Boundary
+from turngym.faults import Boundary, Tolerated
+from turngym.rollouts.episode import checked_score
 from turngym.tasks.base import Split, Task
 from turngym.types import StopReason
 
@@ -35,6 +37,21 @@ class ToolAnswer:
     legal_actions: Sequence[str] | None = None
     """What can be said next, where it can be listed."""
 
+    def __post_init__(self) -> None:
+        finite(self.reward)
+        checked_score(self.score)
+
+
+def finite(reward: Any) -> float:
+    """Return a reward as a number.
+
+    Raises:
+        ValueError: It is none that can be added up.
+    """
+    if not math.isfinite(number := float(reward)):
+        raise ValueError(f"the reward must be finite, got {number}")
+    return number
+
 
 class HostedEnv:
     """One environment, spoken to by tool calls.
@@ -50,13 +67,15 @@ class HostedEnv:
         self._env: Any = as_async(env)
         self._split = split
         self.is_over = True
-        format: ActionFormat = self._env.action_format
-        self._format = format
-        self._checker = JsonTools(format.tools())
+        self._learn_actions()
         self.instructions = str(self._env.rules)
         self.observation = self.task_id = ""
         self.instructions_in_text = ""
         """Rules, limits and how to act without tools; of the running episode."""
+
+    def _learn_actions(self) -> None:
+        format: ActionFormat = self._env.action_format
+        self._format, self._checker = format, JsonTools(format.tools())
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -86,8 +105,10 @@ class HostedEnv:
             split: Where a task is chosen from; the one of this host by default.
         """
         options = {"split": split or self._split} if task is None else {"task": task}
+        self.is_over = True  # what was played before; a reset that fails begins nothing
         with Boundary("reset", EnvironmentFault, ConfigError):
             observation, info = await self._env.reset(seed=seed, options=options)
+            self._learn_actions()  # a server says its tools when an episode begins
         self.observation = observation["text"]
         self.task_id = str(info["task_id"])
         self.instructions_in_text = str(info["instructions"])
@@ -116,23 +137,22 @@ class HostedEnv:
         try:
             with Boundary("step", EnvironmentFault):
                 observation, reward, terminated, truncated, info = await self._env.step(text)
+                is_over = bool(terminated or truncated)
+                fallback = StopReason.TERMINATED if terminated else StopReason.TRUNCATED_ENV
+                answer = ToolAnswer(
+                    text=observation["text"],
+                    image=observation.get("image"),
+                    reward=float(reward),
+                    invalid_action=info.get("invalid_action"),
+                    stop_reason=StopReason(info.get("stop_reason", fallback)) if is_over else None,
+                    score=checked_score(info.get("score")),
+                    legal_actions=info.get("legal_actions"),
+                )
         except EnvironmentFault:
             self.is_over = True
             raise
-        self.is_over = bool(terminated or truncated)
-        self.observation = observation["text"]
-        fallback = StopReason.TERMINATED if terminated else StopReason.TRUNCATED_ENV
-        stop = StopReason(info.get("stop_reason", fallback)) if self.is_over else None
-        score = info.get("score")
-        return ToolAnswer(
-            text=observation["text"],
-            image=observation.get("image"),
-            reward=float(reward),
-            invalid_action=info.get("invalid_action"),
-            stop_reason=stop,
-            score=None if score is None else float(score),
-            legal_actions=info.get("legal_actions"),
-        )
+        self.is_over, self.observation = is_over, answer.text
+        return answer
 
     async def end(self) -> float:
         """End the episode as a limit would, and return the reward of the state that is left.
@@ -145,12 +165,13 @@ class HostedEnv:
         self.is_over = True
         with Boundary("judge", EnvironmentFault):
             end = await awaited(self._env.end_at_limit())
-        return 0.0 if end is None else float(end.reward)
+            return 0.0 if end is None else finite(end.reward)
 
     async def close(self) -> None:
-        """Close the environment."""
+        """Close the environment; one that cannot is logged, since its episode is over anyway."""
         self.is_over = True
-        await self._env.close()
+        with Tolerated("an environment did not close"):
+            await self._env.close()
 
     def score(self) -> float | None:
         """Return success in [0, 1] if the episode ended now, or None.
@@ -159,8 +180,7 @@ class HostedEnv:
             EnvironmentFault: The environment's judge broke.
         """
         with Boundary("score", EnvironmentFault):
-            score = self._env.score()
-            return None if score is None else float(score)
+            return checked_score(self._env.score())
 
 
 def call_text(

@@ -96,6 +96,8 @@ class Session:
         seed = derive_seed(self._seed, number) if asked.seed is None else asked.seed
         chosen = asked.task if asked.task is not None else asked.index
         task = None if chosen is None else self.hosted.task(chosen, asked.split)
+        if task is not None and asked.split not in (None, task.split):
+            raise BadRequest(f"reset: task {task.id!r} is of split {task.split!r}")
         async with self._lock:
             answer = await self.hosted.reset(task, seed=seed, split=asked.split)
             self._episode_id, self._turns = asked.episode_id or f"episode-{number}", 0
@@ -224,7 +226,11 @@ class OpenEnvServer:
 
         await socket.accept()
         if self._open >= self._most:
-            await socket.send_text(_error("CAPACITY_REACHED", f"{self._most} sessions are open"))
+            await socket.send_text(
+                _error(
+                    "CAPACITY_REACHED", f"{self._most} sessions are open; --sessions allows more"
+                )
+            )
             await socket.close()
             return
         self._open += 1

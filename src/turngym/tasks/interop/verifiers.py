@@ -41,7 +41,8 @@ def export_verifiers(name: str, out: Path, *, count: int, split: Split) -> Path:
     Raises:
         ConfigError: The folder is there already.
     """
-    name = str(Path(name).resolve()) if Path(name).exists() else name
+    place, colon, one = name.partition(":")  # FILE.py:NAME
+    name = f"{Path(place).resolve()}{colon}{one}" if Path(place).exists() else name
     package = "turngym_" + re.sub(r"\W+", "_", name.rpartition("turngym/")[2].lower()).strip("_")
     folder = out / package
     if folder.exists():
