@@ -36,10 +36,12 @@ def plan(
     """
     need_train_extra("'turngym plan'")
     from turngym.config import load_config
+    from turngym.trainers.runs.needs import check_needs
     from turngym.trainers.runs.placement import GIB, plan_run
     from turngym.trainers.settings.train import TrainConfig
 
     config = load_config(TrainConfig, sources)
+    check_needs(config)
     sizes, names = _gpus_here()
     if gpus is not None:
         sizes, names = [int(gpu_gib * GIB)] * gpus, []
@@ -84,6 +86,7 @@ def launch(
     """
     need_train_extra("'turngym launch'")
     from turngym.config import load_config
+    from turngym.trainers.runs.needs import check_needs
     from turngym.trainers.runs.placement import GIB, plan_nodes
     from turngym.trainers.settings.train import TrainConfig
 
@@ -96,6 +99,7 @@ def launch(
     if local and config.engine_resource:
         settings.append("engine.resource=")
     config = load_config(TrainConfig, settings)
+    check_needs(config)
     is_far = config.rollout.isolation == "ray" or bool(config.engine_resource)
     if ray and not is_far:
         raise ConfigError(

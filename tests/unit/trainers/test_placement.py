@@ -318,3 +318,12 @@ def test_the_plan_says_how_weights_travel_and_what_is_kept_for_it() -> None:
     assert note.startswith("weights (nccl): rank 0 sends them")
     assert kept == {MAIN: 2 * 2 * weights, "cuda:0": 2 * weights}
     assert not [note for note in planned().notes if note.startswith("weights (")]
+
+
+@pytest.mark.parametrize("command", [["plan"], ["launch", "--dry-run"]])
+def test_a_run_that_could_not_begin_is_not_planned(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "demo", "env.id=text/mze"]) == 2
+    shown = capsys.readouterr()
+    assert shown == ("", "error: unknown environment 'text/mze'. Did you mean 'text/maze'?\n")
