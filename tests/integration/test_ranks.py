@@ -321,3 +321,12 @@ def test_a_model_without_layers_to_spread_is_refused() -> None:
     model: Any = torch.nn.Linear(2, 2)
     with pytest.raises(ConfigError, match=r"^learner\.ranks: Linear has no layers to spread"):
         check_shards(model)
+
+
+def test_more_ranks_than_memory_are_refused_before_one_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = ["train", "demo", "learner.ranks=9999", "learner.device=cpu"]
+    assert main([*many, "--out", str(tmp_path / "run")]) == 2
+    assert "learner.ranks=9999: so many processes take" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

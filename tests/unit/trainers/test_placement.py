@@ -159,6 +159,14 @@ def test_servers_see_the_gpus_that_the_plan_gives_them(
             "rollout.concurrency, model.context or engine.gpu_memory",
         ),
         (
+            ["learner.ranks=9999"],
+            0,
+            0,
+            "(9999 times learner, rank 0.479, whole policy of rank 0 0.00136, local engine 0.142), "
+            "most of it activations: lower learner.microbatch_tokens, or set "
+            "learner.recompute=true, or lower learner.ranks",
+        ),
+        (
             ["learner.microbatch_tokens=1000000"],
             1,
             20,
