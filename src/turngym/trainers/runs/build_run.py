@@ -21,10 +21,12 @@ from turngym.agents.engine.config import (
 from turngym.agents.engine.devices import device_of
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import (
+    PREFIX,
     add_lora,
     build_tiny_model,
     check_model_path,
     load_model_dir,
+    load_tokenizer,
     train_tokenizer,
 )
 from turngym.agents.engine.protocol import Sampling
@@ -71,7 +73,10 @@ def check_devices(config: TrainConfig) -> None:
         ConfigError: One is not.
     """
     if isinstance(config.model, PretrainedModelConfig):
-        check_model_path(config.model.path, context=config.model.context)
+        path = config.model.path
+        check_model_path(path, context=config.model.context)
+        if not path.startswith(PREFIX) and not Path(path).is_dir():
+            load_tokenizer(path)  # whether the hub has it, before anything is played
     is_rank = "WORLD_SIZE" in os.environ
     last = None if is_rank else config.learner.ranks - 1
     device_of(config.learner.device, setting="learner.device", number=last)
