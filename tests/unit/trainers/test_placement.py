@@ -301,10 +301,10 @@ def test_weights_in_flight_start_at_a_gpu_of_one_learner_or_of_rank_0(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     with pytest.raises(ConfigError, match=r"wanted 4 GPUs here, .* finds 3"):
-        check_devices(config)
+        check_devices(config, Path("runs"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"engine.weights='nccl': .* finds none") as caught:
-        check_devices(config)
+        check_devices(config, Path("runs"))
     assert "\n" not in str(caught.value)
 
 
