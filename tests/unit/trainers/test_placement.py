@@ -335,3 +335,8 @@ def test_a_run_that_could_not_begin_is_not_planned(
     assert main([*command, "demo", "env.id=text/mze"]) == 2
     shown = capsys.readouterr()
     assert shown == ("", "error: unknown environment 'text/mze'. Did you mean 'text/maze'?\n")
+
+
+def test_memory_of_no_gpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "demo", "--gpu-gib", "40"]) == 2
+    assert "--gpu-gib is of the GPUs to plan for: wanted --gpus" in capsys.readouterr().err
