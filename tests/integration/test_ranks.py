@@ -34,7 +34,7 @@ from turngym.trainers.update.compute import place
 PATHS = os.pathsep.join([SOURCE, str(Path(__file__).parents[1])])
 FULL = os.environ.get("TURNGYM_RANKS") == "full"
 SIZES = (2, 3) if FULL else (2,)
-ROUNDING = {"bfloat16": 2e-2, "dapo": 1e-4, "seeupo": 1e-4}
+ROUNDING = {"bfloat16": 2e-2}
 """How far weights may be apart, as a share of how far they moved; the others are equal."""
 NAMES = list(CASES if FULL else QUICK)
 
@@ -144,6 +144,7 @@ METHODS = {
     "archer": ["algo=archer", "algo.advantage.critic.warmup_updates=1"],
     "grpo": [],
     "igpo": ["algo=igpo"],
+    "infopo": ["algo=infopo"],
     "spa": ["algo=spa", "algo.rewards.0.warmup_updates=1"],
     "turn_ppo": ["algo=turn_ppo", "algo.advantage.critic.warmup_updates=1"],
 }
