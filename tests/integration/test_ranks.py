@@ -22,7 +22,7 @@ from helpers.rank_process import CASES, QUICK, learner_of, ranks, samples_of
 from turngym.cli.main import main
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.distributed.launch import free_port
+from turngym.trainers.distributed.launch import free_port, rank_environment
 from turngym.trainers.distributed.sharding import check_shards
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
@@ -331,3 +331,21 @@ def test_more_ranks_than_memory_are_refused_before_one_starts(
     assert main([*many, "--out", str(tmp_path / "run")]) == 2
     assert "learner.ranks=9999: so many processes take" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_first_rank_that_waits_for_the_others_ends_with_its_launcher() -> None:
+    reader, writer = os.pipe()
+    waits = (  # as torch does, where no handler of Python's runs
+        "import signal, time; from turngym.trainers.distributed import launch; "
+        "launch._GRACE_S = 0.1; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "launch.rank_here(); time.sleep(600)"
+    )
+    pipe = {"TURNGYM_LAUNCHER": str(reader), "PYTHONPATH": PATHS}
+    with subprocess.Popen(
+        [sys.executable, "-c", waits],
+        env=os.environ | rank_environment(0, 2, 1) | pipe,
+        pass_fds=[reader],
+    ) as rank:
+        os.close(reader)
+        os.close(writer)
+        assert rank.wait(300) == 1

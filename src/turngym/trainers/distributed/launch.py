@@ -21,6 +21,8 @@ from turngym.errors import ConfigError, TrainingError
 
 _GRACE_S = 10.0
 """For ranks to end by themselves."""
+JOINED = threading.Event()
+"""Set when this rank has met the others."""
 _PIPE = "TURNGYM_LAUNCHER"
 _RANK_MIB = 250
 """What one rank has of its own in main memory, its share of a model aside; measured."""
@@ -112,6 +114,9 @@ def _end_with(pipe: int, rank: int) -> None:
     if rank:
         os._exit(1)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    if not JOINED.is_set():  # torch waits for ranks that are gone, and hears of no signal
+        os._exit(1)
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
