@@ -7,7 +7,9 @@ nothing of it is imported before a setting asks for it.
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +22,7 @@ from turngym.plugins import import_extra
 
 GPU = "GPU"
 """What Ray calls graphics processors."""
+_LISTENS_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,7 @@ def connect(needed_for: str) -> Any:  # Ray is optional, and untyped here
         ray = import_extra("ray", needed_for, "ray")
         if not ray.is_initialized():
             try:
+                _check_listens(os.environ.get("RAY_ADDRESS", ""))
                 ray.init("auto", log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
                 cause = str(error).strip().partition("\n")[0]
@@ -64,6 +68,13 @@ def connect(needed_for: str) -> Any:  # Ray is optional, and untyped here
                     "or name it with RAY_ADDRESS=HOST:PORT"
                 ) from error
     return ray
+
+
+def _check_listens(address: str) -> None:
+    """Raise OSError where nothing listens at ``address``; Ray itself tries it for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENS_S).close()
 
 
 @contextmanager

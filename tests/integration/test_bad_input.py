@@ -165,6 +165,11 @@ def test_an_unknown_task_says_what_task_ids_look_like(capsys: Captured) -> None:
     assert line.startswith("task id 'no/such/task': wanted 'maze-easy/<train|test>/<index>'")
 
 
+def test_a_check_that_there_is_not_is_no_check_that_passed(capsys: Captured) -> None:
+    line = complaint(capsys, "check", "sandbox", "bubblewrap", "--only", "sesion")
+    assert line.startswith("unknown check, by a part of its name, 'sesion'")
+
+
 def test_an_unknown_split_names_both(capsys: Captured) -> None:
     line = complaint(capsys, "eval", "text/maze", *EXPERT, "--split", "dev")
     assert line == "unknown split 'dev'. Known: test, train"

@@ -365,7 +365,8 @@ def test_a_server_is_not_started_for_a_folder_without_a_model(
 def test_a_model_folder_that_is_not_there_is_refused_before_experts_play(
     capsys: Captured, tmp_path: Path
 ) -> None:
-    model = ["model.type=pretrained", f"model.path={tmp_path / 'nothing'}"]
-    line = complaint(capsys, "train", "demo", *model, "--out", str(tmp_path / "run"))
-    assert "there is no such folder" in line
-    assert not (tmp_path / "run").exists()
+    for path in (str(tmp_path / "nothing"), "nothing"):
+        model = ["model.type=pretrained", f"model.path={path}"]
+        line = complaint(capsys, "train", "demo", *model, "--out", str(tmp_path / "run"))
+        assert f"{path!r} cannot be loaded: there is no such folder" in line
+        assert not (tmp_path / "run").exists()

@@ -63,6 +63,28 @@ def test_an_interrupt_while_it_starts_is_not_a_traceback(tmp_path: Path) -> None
     assert (ended.returncode, ended.stderr) == (130, b"")
 
 
+@pytest.mark.parametrize("content", [b"[console_scripts]\nfoo\n", b"[console_scripts]\nf\xff=x"])
+def test_a_package_whose_entry_points_cannot_be_read_is_named(
+    content: bytes, tmp_path: Path
+) -> None:
+    about = tmp_path / "badlab-1.2.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: badlab\nVersion: 1.2\n")
+    (about / "entry_points.txt").write_bytes(content)
+    ended = subprocess.run(
+        [sys.executable, "-c", "import sys; from turngym.__main__ import main; sys.exit(main())"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    [line] = ended.stderr.splitlines()
+    assert ended.returncode == 1
+    assert line.startswith(
+        f"error: entry_points.txt of the installed package 'badlab' in {tmp_path}"
+    )
+
+
 def test_a_closed_pipe_ends_quietly() -> None:
     process = subprocess.Popen(
         [*COMMAND, "envs", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

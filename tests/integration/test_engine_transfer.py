@@ -188,7 +188,7 @@ def test_two_coordinators_sample_with_weights_in_flight(
     """The process that trains sends them; those that play learn who has them, as of files."""
     flight.gloo_ends()
     monkeypatch.setitem(transfer.WAYS, "nccl", transfer.WAYS["gloo"])
-    monkeypatch.setattr(loop, "check_devices", lambda _: None)
+    monkeypatch.setattr(loop, "check_devices", lambda *_: None)
     monkeypatch.setattr(loop, "check_engine", lambda *_, **__: None)
     served = flight.ready(flight.start("gloo", tied_model()))
     settings: dict[str, Any] = {

@@ -238,6 +238,11 @@ def test_adapters_and_the_reference_policy_are_taken_up_too(
     assert min(updated_tokens(tmp_path / "straight")) > 0
     with pytest.raises(ConnectionAbortedError):
         train(config, tmp_path / "broken", progress=BreaksOff("reinforcement", 3))
+    base = base.rename(tmp_path / "moved")
+    if rank:
+        with pytest.raises(ConfigError, match="there is no such folder"):
+            train(config, tmp_path / "broken")
+        config = load_config(TrainConfig, [settings, f"model.path={base}"])
     train(config, tmp_path / "broken")
     assert_same_outcome(tmp_path / "broken", tmp_path / "straight")
     before = load_file(base / "model.safetensors")
@@ -251,8 +256,9 @@ def test_adapters_and_the_reference_policy_are_taken_up_too(
     assert max(row.get("train/kl_ref", 0.0) for row in rows) > 0
     if rank:  # the weights below the adapters are replaced by others
         shutil.copy(find_model(tmp_path / "straight") / "model.safetensors", base)
+        more = load_config(TrainConfig, [settings, "run.steps=5", f"model.path={base}"])
         with pytest.raises(CheckpointError, match=r"adapters belong to other weights than those"):
-            train(load_config(TrainConfig, [settings, "run.steps=5"]), tmp_path / "straight")
+            train(more, tmp_path / "straight")
 
 
 def assert_peft_reads_the_adapter(base: Path, merged: Path) -> None:

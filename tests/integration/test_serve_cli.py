@@ -82,6 +82,13 @@ def status_of(request: urllib.request.Request) -> int:
             ("gateway", "--upstream", "http://x/v1", "--model", "m", "--out", "o", "--tokens", "1"),
             "unknown value of --tokens '1'",
         ),
+        *(
+            (
+                ("gateway", "--upstream", "http://x/v1", "--model", "m", "--out", "o", *more),
+                "serve gateway: --split and --seed are of the environment: wanted --env",
+            )
+            for more in (("--split", "test"), ("--seed", "0"))
+        ),
     ],
 )
 def test_bad_settings_are_one_line(arguments: tuple[str, ...], line: str, tmp_path: Path) -> None:

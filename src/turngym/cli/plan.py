@@ -27,7 +27,9 @@ def plan(
     gpus: Annotated[
         int | None, typer.Option(min=0, help="Plan for so many GPUs; those found here by default.")
     ] = None,
-    gpu_gib: Annotated[float, typer.Option(min=0.1, help="Memory of each, with --gpus.")] = 80.0,
+    gpu_gib: Annotated[
+        float | None, typer.Option(min=0.1, help="Memory of each, with --gpus; 80 by default.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what a run puts where, in GiB, before anything starts; exit code 2 where it cannot fit.
@@ -36,13 +38,17 @@ def plan(
     """
     need_train_extra("'turngym plan'")
     from turngym.config import load_config
+    from turngym.trainers.runs.needs import check_needs
     from turngym.trainers.runs.placement import GIB, plan_run
     from turngym.trainers.settings.train import TrainConfig
 
+    if gpu_gib is not None and gpus is None:
+        raise ConfigError("plan: --gpu-gib is of the GPUs to plan for: wanted --gpus")
     config = load_config(TrainConfig, sources)
+    check_needs(config)
     sizes, names = _gpus_here()
     if gpus is not None:
-        sizes, names = [int(gpu_gib * GIB)] * gpus, []
+        sizes, names = [int((gpu_gib or 80.0) * GIB)] * gpus, []
     planned = plan_run(config, gpus=sizes, names=names)
     if as_json:
         parts = [{**asdict(part), "total": part.total} for part in planned.parts]
@@ -84,6 +90,7 @@ def launch(
     """
     need_train_extra("'turngym launch'")
     from turngym.config import load_config
+    from turngym.trainers.runs.needs import check_needs
     from turngym.trainers.runs.placement import GIB, plan_nodes
     from turngym.trainers.settings.train import TrainConfig
 
@@ -96,6 +103,7 @@ def launch(
     if local and config.engine_resource:
         settings.append("engine.resource=")
     config = load_config(TrainConfig, settings)
+    check_needs(config)
     is_far = config.rollout.isolation == "ray" or bool(config.engine_resource)
     if ray and not is_far:
         raise ConfigError(

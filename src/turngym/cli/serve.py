@@ -156,8 +156,12 @@ def gateway(
     model: Annotated[str, typer.Option(help="Its model; it answers whatever agents ask for.")],
     out: Annotated[Path, typer.Option(help="Folder for trajectories.jsonl.")],
     env: Annotated[str | None, typer.Option(help="Environment whose tools agents get.")] = None,
-    split: Annotated[str, typer.Option(help="Its tasks: train or test.")] = "train",
-    seed: Annotated[int, typer.Option(min=0, help="Root of its seeds.")] = 0,
+    split: Annotated[
+        str | None, typer.Option(help="Its tasks: train (the default) or test.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Root of its seeds; 0 by default.")
+    ] = None,
     tokens: Annotated[str, typer.Option(help="Ask for token ids: auto, yes or no.")] = "auto",
     host: _Host = "127.0.0.1",
     port: _Port = 8001,
@@ -177,12 +181,14 @@ def gateway(
 
     if tokens not in _TOKENS:
         raise unknown_name("value of --tokens", tokens, _TOKENS)
-    open_env = None if env is None else _env_maker(env, split)
+    if env is None and not (split is None and seed is None):
+        raise ConfigError("serve gateway: --split and --seed are of the environment: wanted --env")
+    open_env = None if env is None else _env_maker(env, split or "train")
     endpoint = Endpoint(EndpointConfig(model=model, base_url=upstream), extra="serve")
     sock = bind(host, port)
     control = os.environ.get(_CONTROL_KEY)
     episodes = Episodes(
-        out=writable_folder(out), scrubber=endpoint.scrubber, open_env=open_env, seed=seed
+        out=writable_folder(out), scrubber=endpoint.scrubber, open_env=open_env, seed=seed or 0
     )
     found = {"url": f"{url_of(sock)}/v1", "out": str(out)}
     if control is None:

@@ -13,6 +13,7 @@ import typer
 
 from turngym.cli.arguments import Json
 from turngym.cli.output import FAILED, print_json, say, table
+from turngym.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,6 +72,11 @@ def simulate(
     )
 
     config = load_config(Scenario, scenario)
+    if ledger is not None and ledger.exists():
+        raise ConfigError(
+            f"--ledger {ledger}: holds another run, which a simulated one would resume; name "
+            "another file, or delete this one"
+        )
     trace = Timeline() if timeline is not None else None
 
     async def play() -> SimResult:

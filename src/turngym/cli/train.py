@@ -86,7 +86,7 @@ def train(
             say(f"{folder}: resuming the run that is there")
     if rank is None:
         check_needs(config)
-        check_devices(config)
+        check_devices(config, folder)
         options = ["--resume"] * resume + ["--json"] * as_json
         arguments = ["train", *(sources or []), "--out", str(folder), *options]
         raise typer.Exit(launch(config.learner.ranks, arguments, stdout=kept_stdout()))

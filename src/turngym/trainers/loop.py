@@ -64,7 +64,7 @@ def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = N
         Interrupted: SIGINT or SIGTERM arrived; the state is saved.
     """
     check_needs(config)
-    check_devices(config)
+    check_devices(config, Path(out))
     check_engine(config.engine, context=config.model.context)
     if not (Path(out) / "summary.json").exists():
         check_environments(config)

@@ -58,6 +58,8 @@ def test_its_ledger_can_be_audited_and_its_timeline_opened(
     capsys.readouterr()
     assert main(["audit", str(ledger), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == {"checkpointed": 3}
+    assert main(["simulate", file, "seed=4", "--ledger", str(ledger)]) == 2  # not that run again
+    assert f"--ledger {ledger}: holds another run" in capsys.readouterr().err
 
 
 def test_a_wrong_key_is_wrong_input(file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -496,3 +496,19 @@ async def test_a_method_that_forgets_its_outcome_is_named(kind):
     await awaited(env.reset(seed=0))
     with pytest.raises(TypeError, match="turn returned NoneType, wanted an Outcome"):
         await awaited(env.step("up"))
+
+
+@pytest.mark.parametrize("kind", [LadderEnv, AsyncLadderEnv])
+@pytest.mark.parametrize(
+    "more", [{"terminated": True}, {"truncated": True}, {"reward": 1.0}, {"invalid_action": "no"}]
+)
+async def test_an_opening_that_ends_or_pays_is_refused(kind, more):
+    async def later(self, task):
+        return Outcome(text="solved", **more)
+
+    begin = (lambda self, task: Outcome(text="solved", **more)) if kind is LadderEnv else later
+    env = type("Ends", (kind,), {"begin": begin})()
+    with pytest.raises(ValueError, match="begin returned an Outcome with more than text"):
+        await awaited(env.reset(seed=0))
+    with pytest.raises(ResetNeeded):
+        await awaited(env.step("up"))

@@ -138,6 +138,14 @@ def test_ranks_share_a_batch_and_keep_in_step(device: str, busy: int) -> None:
     assert dealt == [(5,), (1, 2), (3, 0, 4)]
 
 
+def test_what_a_rank_computes_to_keep_in_step_is_no_score() -> None:
+    """The shortest sequence on its own, which rounds otherwise than among the others."""
+    token_ids, masks = batch(9, 4)
+    for number, idles in ((0, False), (1, True)):
+        found = score(models.model(), token_ids, masks, max_tokens=64, ranks=Rank(number))
+        assert [bool(values.any()) for values in found] == [not idles, not idles]
+
+
 def test_a_sequence_longer_than_the_budget_goes_alone() -> None:
     token_ids, masks = batch(5, 30)
     assert [m.members for m in micro_batches(token_ids, masks, max_tokens=6, device=CPU)] == [

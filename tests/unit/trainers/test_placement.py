@@ -159,6 +159,14 @@ def test_servers_see_the_gpus_that_the_plan_gives_them(
             "rollout.concurrency, model.context or engine.gpu_memory",
         ),
         (
+            ["learner.ranks=9999"],
+            0,
+            0,
+            "(9999 times learner, rank 0.479, whole policy of rank 0 0.00136, local engine 0.142), "
+            "most of it activations: lower learner.microbatch_tokens, or set "
+            "learner.recompute=true, or lower learner.ranks",
+        ),
+        (
             ["learner.microbatch_tokens=1000000"],
             1,
             20,
@@ -293,10 +301,10 @@ def test_weights_in_flight_start_at_a_gpu_of_one_learner_or_of_rank_0(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     with pytest.raises(ConfigError, match=r"wanted 4 GPUs here, .* finds 3"):
-        check_devices(config)
+        check_devices(config, Path("runs"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"engine.weights='nccl': .* finds none") as caught:
-        check_devices(config)
+        check_devices(config, Path("runs"))
     assert "\n" not in str(caught.value)
 
 
@@ -318,3 +326,17 @@ def test_the_plan_says_how_weights_travel_and_what_is_kept_for_it() -> None:
     assert note.startswith("weights (nccl): rank 0 sends them")
     assert kept == {MAIN: 2 * 2 * weights, "cuda:0": 2 * weights}
     assert not [note for note in planned().notes if note.startswith("weights (")]
+
+
+@pytest.mark.parametrize("command", [["plan"], ["launch", "--dry-run"]])
+def test_a_run_that_could_not_begin_is_not_planned(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "demo", "env.id=text/mze"]) == 2
+    shown = capsys.readouterr()
+    assert shown == ("", "error: unknown environment 'text/mze'. Did you mean 'text/maze'?\n")
+
+
+def test_memory_of_no_gpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "demo", "--gpu-gib", "40"]) == 2
+    assert "--gpu-gib is of the GPUs to plan for: wanted --gpus" in capsys.readouterr().err

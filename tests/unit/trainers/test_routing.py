@@ -174,7 +174,8 @@ def test_the_gradient_is_that_of_the_same_experts_however_it_is_computed() -> No
 
     plain = after()
     torch.testing.assert_close(after(recompute=True), plain, rtol=0, atol=0)
-    torch.testing.assert_close(after(microbatch_tokens=40), plain, rtol=0, atol=1e-4)
+    # Adam's first step is 1e-2 whatever the gradient, so rounding shows where that is nearly 0.
+    torch.testing.assert_close(after(microbatch_tokens=40), plain, rtol=0, atol=1e-3)
 
 
 def test_a_sample_without_routing_is_left_to_the_model() -> None:

@@ -102,8 +102,7 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
         try:
             shape = AutoConfig.from_pretrained(str(path))
         except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(f"model {config.path!r} cannot be loaded: {reason}") from error
+            raise _not_loaded("model", config.path, error) from error
         longest = getattr(shape.get_text_config(), "max_position_embeddings", None)
         check_context(longest, config.context)
     with _BUILDING, torch.device("meta"):
@@ -133,8 +132,7 @@ def load_model_dir(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokeniz
             model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
             tokenizer = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"model {str(path)!r} cannot be loaded: {reason}") from error
+        raise _not_loaded("model", path, error) from error
     return model.eval(), tokenizer
 
 
@@ -152,9 +150,14 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"tokenizer {str(path)!r} cannot be loaded: {reason}") from error
+        raise _not_loaded("tokenizer", path, error) from error
     return tokenizer
+
+
+def _not_loaded(what: str, path: str | Path, error: Exception) -> ConfigError:
+    where = "" if Path(path).is_dir() else "there is no such folder, and of the model hub: "
+    reason = str(error).splitlines()[0]
+    return ConfigError(f"{what} {str(path)!r} cannot be loaded: {where}{reason}")
 
 
 def _unpacked(path: str | Path) -> str | Path:

@@ -55,6 +55,16 @@ def _outcome(found: object, method: str) -> Outcome:
     return found
 
 
+def _opening(found: object) -> Outcome:
+    opening = _outcome(found, "begin")
+    if opening.reward or opening.terminated or opening.truncated or opening.invalid_action:
+        raise ValueError(
+            "begin returned an Outcome with more than text, image and info: no episode ends or "
+            "pays before its first action; return that from turn"
+        )
+    return opening
+
+
 class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
     """One episode of one task, one agent message a turn.
 
@@ -86,7 +96,7 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Start an episode. The same seed and options give the same episode."""
-        return self._opened(_outcome(self.begin(self._open(seed, options)), "begin"))
+        return self._opened(_opening(self.begin(self._open(seed, options))))
 
     def step(self, action: str) -> Step:
         """Carry out what the agent said. An action that is not understood is part of the episode.
@@ -171,7 +181,7 @@ class AsyncTurnEnv(EpisodeCore):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Start an episode with the ``options`` of ``TurnEnv.reset``."""
-        return self._opened(_outcome(await self.begin(self._open(seed, options)), "begin"))
+        return self._opened(_opening(await self.begin(self._open(seed, options))))
 
     async def step(self, action: str) -> Step:
         """Carry out what the agent said, as ``TurnEnv.step``."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from turngym.check_report import CheckReport, NotRun
-from turngym.errors import MissingExtraError, SandboxRefused
+from turngym.errors import MissingExtraError, SandboxRefused, unknown_name
 from turngym.sandbox.backends.catalogue import open_backend
 from turngym.sandbox.base import Backend
 from turngym.sandbox.checks import conformance, files, host_attacks, self_attacks
@@ -44,11 +44,17 @@ def check_sandbox(
 
     Returns:
         A report with one result per check, in order.
+
+    Raises:
+        ConfigError: No check has a name that holds ``only``.
     """
     report = CheckReport(target if isinstance(target, str) else getattr(target, "__name__", "?"))
     prefixed = [("", PROMISES), ("attack: ", ATTACKS if attacks else [])]
     named = [(prefix + c.__name__.replace("_", " "), c) for prefix, some in prefixed for c in some]
     chosen = {name: check for name, check in named if only in name}
+    if not chosen:
+        hint = "Without it all are carried out, and named."
+        raise unknown_name("check, by a part of its name,", only, dict(named), hint=hint)
 
     def make() -> Backend:
         return open_backend(target, **options) if isinstance(target, str) else target()

@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from turngym.agents.engine.devices import device_of
 from turngym.errors import TrainingError, TurnGymError
-from turngym.trainers.distributed.launch import check_size
+from turngym.trainers.distributed.launch import JOINED, check_size
 from turngym.trainers.distributed.sharding import (
     broadcast,
     check_shards,
@@ -83,6 +83,7 @@ class Group:
         self._mesh = init_device_mesh(self.device.type, (self.size,))
         self.control = dist.new_group(backend="gloo", timeout=_COMMAND)
         """For messages between processes, whatever the weights travel by."""
+        JOINED.set()
 
     def exchanged(self, value: T) -> Sequence[T]:
         """Return the values of all ranks in order."""

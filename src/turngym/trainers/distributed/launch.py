@@ -21,7 +21,11 @@ from turngym.errors import ConfigError, TrainingError
 
 _GRACE_S = 10.0
 """For ranks to end by themselves."""
+JOINED = threading.Event()
+"""Set when this rank has met the others."""
 _PIPE = "TURNGYM_LAUNCHER"
+_RANK_MIB = 250
+"""What one rank has of its own in main memory, its share of a model aside; measured."""
 
 
 def rank_here() -> int | None:
@@ -68,8 +72,15 @@ def launch(ranks: int, arguments: Sequence[str], *, stdout: IO[str] | None = Non
         stdout: Of rank 0; None for that of this process.
 
     Raises:
+        ConfigError: So many do not fit into main memory.
         TrainingError: A rank was killed, or ended without having said why.
     """
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    if (wanted := ranks * _RANK_MIB) > found:
+        raise ConfigError(
+            f"learner.ranks={ranks}: so many processes take {wanted / 1024:.3g} GiB before they "
+            f"hold anything, and this machine has {found / 1024:.3g} GiB: lower it"
+        )
     reader, writer = os.pipe()  # closed by the end of this process, however it comes
     port = free_port()
     processes = [
@@ -103,6 +114,9 @@ def _end_with(pipe: int, rank: int) -> None:
     if rank:
         os._exit(1)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    if not JOINED.is_set():  # torch waits for ranks that are gone, and hears of no signal
+        os._exit(1)
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:

@@ -21,10 +21,12 @@ from turngym.agents.engine.config import (
 from turngym.agents.engine.devices import device_of
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import (
+    PREFIX,
     add_lora,
     build_tiny_model,
     check_model_path,
     load_model_dir,
+    load_tokenizer,
     train_tokenizer,
 )
 from turngym.agents.engine.protocol import Sampling
@@ -36,6 +38,7 @@ from turngym.nodes import alive, check_room, connect
 from turngym.records import read_trajectories, write_trajectories
 from turngym.seeding import derive_seed
 from turngym.trainers.runs.checkpoints import (
+    MODEL,
     Checkpoint,
     RunState,
     advice,
@@ -63,15 +66,23 @@ _TOKENIZER_EPISODES = 64
 """Expert episodes that a tokenizer is trained on when none are imitated."""
 
 
-def check_devices(config: TrainConfig) -> None:
+def check_devices(config: TrainConfig, out: Path) -> None:
     """Make sure that the devices, model and nodes for environments are there which settings name.
+
+    Args:
+        config: The settings.
+        out: Folder of the run, which may hold the model already.
 
     Raises:
         MissingExtraError: Ray is wanted, and not installed.
         ConfigError: One is not.
     """
     if isinstance(config.model, PretrainedModelConfig):
-        check_model_path(config.model.path, context=config.model.context)
+        path = _model_path(config.model, latest_checkpoint(out / "checkpoints"))
+        if isinstance(path, str):
+            check_model_path(path, context=config.model.context)
+            if not path.startswith(PREFIX) and not Path(path).is_dir():
+                load_tokenizer(path)  # whether the hub has it, before anything is played
     is_rank = "WORLD_SIZE" in os.environ
     last = None if is_rank else config.learner.ranks - 1
     device_of(config.learner.device, setting="learner.device", number=last)
@@ -84,6 +95,14 @@ def check_devices(config: TrainConfig) -> None:
         found = alive(connect("rollout.isolation='ray'"))
         needed = {workers.resource: workers.amount}
         check_room(found, needed, workers.number, setting="rollout.workers")
+
+
+def _model_path(model: PretrainedModelConfig, newest: Path | None) -> str | Path:
+    """Return what to load a model from: the newest checkpoint, which holds all of it.
+
+    So ``model.path`` may be gone when a run resumes, unless it is what adapters belong to.
+    """
+    return model.path if newest is None or model.lora_rank else newest / MODEL
 
 
 def _check_gpus(config: TrainConfig) -> None:
@@ -131,7 +150,7 @@ async def _open(
     state = _state_of(checkpoint, config)
     folder.check_metrics(state.metrics_bytes, state.metrics_sha256, newest)
     episodes = await _expert_episodes(config, folder, runner)
-    tokenizer, model = _build_policy(config, episodes, runner.instructions.values())
+    tokenizer, model = _build_policy(config, episodes, runner.instructions.values(), newest)
     engine = build_engine(
         config.placed_engine,
         model,
@@ -261,10 +280,13 @@ def _check_same_episodes(folder: RunFolder) -> None:
 
 
 def _build_policy(
-    config: TrainConfig, episodes: Sequence[Trajectory], instructions: Iterable[str]
+    config: TrainConfig,
+    episodes: Sequence[Trajectory],
+    instructions: Iterable[str],
+    newest: Path | None,
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     if isinstance(config.model, PretrainedModelConfig):
-        model, tokenizer = load_model_dir(config.model.path)
+        model, tokenizer = load_model_dir(_model_path(config.model, newest))
         return tokenizer, model
     turns = [turn for episode in episodes for turn in episode.turns]
     texts = [message.content for turn in turns for message in (*turn.observation, turn.action)]

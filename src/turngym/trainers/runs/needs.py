@@ -160,6 +160,8 @@ def check_change(
         if before.get(key) != now.get(key)
     }
     refused = [key for key, (old, new) in changed.items() if not _may_change(key, old, new)]
+    if "model.path" in refused and now.get("model.lora_rank"):
+        refused.remove("model.path")  # what adapters belong to is compared when it is loaded
     if refused:
         lines = [
             f"{key}={_short(changed[key][0])}, not {_short(changed[key][1])}" for key in refused

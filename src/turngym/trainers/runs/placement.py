@@ -7,6 +7,7 @@ transformers with gated layers; models that a credit method has of its own are n
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -325,6 +326,7 @@ def _servers_on_gpus(
     return parts
 
 
+_NUMBER = re.compile(r" \d+\b")
 _REMEDIES = {
     "weights": "raise learner.ranks or engine.gpus",
     "gradients": "raise learner.ranks, or set model.lora_rank",
@@ -342,11 +344,23 @@ def _check(parts: Sequence[Part], devices: Mapping[str, int]) -> None:
     for device, mine in on.items():
         if (total := sum(part.total for part in mine)) > devices[device]:
             largest = max(_REMEDIES, key=lambda kind: sum(getattr(p, kind) for p in mine))
-            listed = ", ".join(f"{part.name} {gib(part.total)}" for part in mine)
+            is_spread = device == MAIN and any(part.name == "learner, rank 1" for part in mine)
+            fewer = ", or lower learner.ranks" if is_spread else ""
             raise ConfigError(
-                f"{device}: has {gib(devices[device])} GiB, wanted {gib(total)} ({listed}), most "
-                f"of it {largest}: {_REMEDIES[largest]}"
+                f"{device}: has {gib(devices[device])} GiB, wanted {gib(total)} ({_listed(mine)}), "
+                f"most of it {largest}: {_REMEDIES[largest]}{fewer}"
             )
+
+
+def _listed(parts: Sequence[Part]) -> str:
+    """Return the parts by name and size; those that are alike but for their number together."""
+    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for part in parts:
+        alike[_NUMBER.sub("", part.name), gib(part.total)].append(part.name)
+    return ", ".join(
+        f"{names[0]} {size}" if len(names) == 1 else f"{len(names)} times {kind} {size}"
+        for (kind, size), names in alike.items()
+    )
 
 
 def _speed(config: TrainConfig, shape: Shape, names: Sequence[str]) -> str:

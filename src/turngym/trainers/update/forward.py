@@ -318,6 +318,8 @@ def score_batches(
     with torch.no_grad():
         for batch in batches:
             found = read_tokens(model, batch, temperature=temperature, reading=reading)
+            if batch.is_filler:  # another rank has these sequences, among others, and so rounded
+                continue
             values_N = found[place].cpu().numpy()
             sizes = [int(mask.sum()) for mask in batch.masks]
             parts = np.split(values_N, np.cumsum(sizes)[:-1])

@@ -164,6 +164,8 @@ class Child:
         if self._process is None:
             return "was not started"
         code = await self._process.wait()
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name} (see {self._log})"
         return f"ended with code {code}: {self._last_line()} (see {self._log})"
 
     async def end(self) -> None:
