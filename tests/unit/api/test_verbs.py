@@ -90,7 +90,7 @@ def in_notebook(call: Callable[[], object]) -> None:
 
 async def interrupted(observation: str, info: dict[str, object]) -> str:
     os.kill(os.getpid(), signal.SIGINT)
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
     return ""
 
 
@@ -102,10 +102,8 @@ class Stop(Silent):
 
 
 def test_a_notebook_stops_what_it_plays() -> None:
-    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         in_notebook(partial(turngym.rollout, "text/maze", interrupted))
-    assert time.monotonic() - began < 30
 
 
 def test_a_notebook_stops_and_saves_what_it_trains(tmp_path: Path) -> None:
