@@ -52,6 +52,7 @@ def test_faults_and_unjudged_episodes_are_no_failures() -> None:
         ]
     )
     assert (found.episodes, found.faults, found.unscored, found.solved) == (4, 1, 1, 1)
+    assert found.solved_share == 1 / 3
     assert found.success == 0.5
     assert found.mean_score == 0.75
     assert found.mean_return == pytest.approx(2.5 / 3)

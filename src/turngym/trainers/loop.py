@@ -166,7 +166,8 @@ async def _is_warm(run: Run) -> bool:
         state.warm_steps >= config.evaluate_from and state.warm_steps % config.evaluate_every == 0
     )
     if is_due and state.validated != state.warm_steps:
-        state.warm_success = (await run.validate("warm_start", state.warm_steps)).success
+        found = await run.validate("warm_start", state.warm_steps)
+        state.warm_success = None if found.success is None else found.solved_share
         run.save()
         await run.folder.outbox.settle()
     return is_last or (state.warm_success or 0.0) >= config.target_success
@@ -213,7 +214,7 @@ async def _is_good(run: Run) -> bool:
     if (is_last or state.step % config.every == 0) and state.validated != state.step:
         found = await run.validate("validation", state.step)
         target = config.target_success
-        state.reached_target = target is not None and (found.success or 0.0) >= target
+        state.reached_target = target is not None and found.solved_share >= target
         run.log.draw_now_and_then()
         await run.folder.outbox.settle()
     return is_last or state.reached_target

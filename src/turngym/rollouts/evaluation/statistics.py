@@ -369,6 +369,11 @@ class Evaluation:
     invalid_actions: int
     """Actions that could not be carried out, over all episodes."""
 
+    @property
+    def solved_share(self) -> float:
+        """Solved share of all episodes without a fault, in [0, 1]: at least so good it is."""
+        return self.solved / max(1, self.episodes - self.faults)
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; an interval is a list of two numbers."""
         return {
