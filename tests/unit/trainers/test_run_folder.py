@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -97,6 +98,22 @@ def test_settings_that_change_no_result_may_change(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "config.json").read_text())
     assert content["config"]["run"]["keep_checkpoints"] == 9
     assert content["changes"][0]["run.keep_checkpoints"] == [2, 9]
+
+
+def test_a_run_that_goes_on_with_another_environment_in_its_file_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "lamps.py"
+    shutil.copy(Path(__file__).parents[3] / "examples" / "05_environment.py", file)
+    for expected in (0, 0, 1, 0):
+        file.write_text(file.read_text() + "\n" * expected)
+        caplog.clear()
+        begun_run(tmp_path / "run", f"env.id={file}")
+        said = [one for one in caplog.messages if "is no longer what the run began with" in one]
+        assert len(said) == expected
+        (tmp_path / "run" / "checkpoints" / "000001-before-0").rmdir()
+    content = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert [change["sources"] for change in content["changes"]] == [[str(file)]]
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:

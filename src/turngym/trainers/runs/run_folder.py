@@ -28,7 +28,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
+from turngym import registry
 from turngym.coroutines import Uncut
+from turngym.environments.own import files_digest
 from turngym.errors import ConfigError, RecordError
 from turngym.provenance import VERSION, source_commit
 from turngym.records import (
@@ -231,6 +233,7 @@ class RunFolder:
             self._change(content, wanted)
         elif self.metrics.exists() and not has_begun(self.path):
             logger.warning(_ANEW, self.path)
+        self._compare_sources(config)
         self._warn_of_damage()
 
     def _refuse_strangers(self) -> None:
@@ -249,6 +252,7 @@ class RunFolder:
             "commit": source_commit(),
             "seed": config.run.seed,
             "config": config.model_dump(mode="json"),
+            "sources": _sources(config),
         }
         with self.manifest.writing(self.config):
             write_json(self.config, content)
@@ -276,6 +280,22 @@ class RunFolder:
         with self.manifest.writing(self.config):
             write_json(self.config, {**content, "config": wanted, "changes": changes})
 
+    def _compare_sources(self, config: TrainConfig) -> None:
+        """Name the environments whose files are others than before, and note it."""
+        content, now = _read_config(self.config), _sources(config)
+        before = content.get("sources", now)
+        if self.summary.exists() or before == now:
+            return
+        others = [name for name, digest in now.items() if before.get(name) != digest]
+        logger.warning(
+            "%s: %s is no longer what the run began with; it goes on with what is there now",
+            self.path,
+            ", ".join(others),
+        )
+        changes = [*content.get("changes", ()), {"turngym": VERSION, "sources": others}]
+        with self.manifest.writing(self.config):
+            write_json(self.config, {**content, "sources": now, "changes": changes})
+
     def _enter_what_is_there(self) -> None:
         """Make the manifest of a run that has none: an earlier version began it, or it is lost."""
         if has_begun(self.path):
@@ -298,6 +318,12 @@ class RunFolder:
         for found in (self.manifest.damage(file) for file in kept if file != self.expert):
             if found is not None:
                 logger.warning("%s; the run goes on without it", found)
+
+
+def _sources(config: TrainConfig) -> dict[str, str | None]:
+    """Return the digests of what environments of the user's own are made of."""
+    entries = {part.id: registry.find(part.id) for part in config.env.parts}
+    return {name: files_digest(one.source) for name, one in entries.items() if one.source}
 
 
 _FIRST_FILES = ("config.json", MANIFEST)
