@@ -139,10 +139,11 @@ def _node(number: int, text: str) -> Node:
     try:
         pairs = [part.split("=") for part in text.split(",")]
         resources = {name: float(amount) for name, amount in pairs}
-        if not all(0 <= amount < math.inf for amount in resources.values()):
+        is_amount = (0 <= amount < math.inf for amount in resources.values())
+        if len(resources) < len(pairs) or not all(is_amount):
             raise ValueError
     except ValueError as error:
-        wanted = "NAME=AMOUNT,... with amounts of 0 or more, as GPU=8,engine=1"
+        wanted = "NAME=AMOUNT,..., each name once, amounts of 0 or more, as GPU=8,engine=1"
         raise ConfigError(f"--nodes {text!r}: wanted {wanted}") from error
     return Node(name=f"node {number}", resources=resources)
 

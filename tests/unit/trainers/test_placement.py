@@ -236,7 +236,7 @@ def test_each_part_goes_to_a_node_with_its_label() -> None:
     assert found["c"] == [("environments 0", MAIN), ("environments 1", MAIN)]
 
 
-@pytest.mark.parametrize("nodes", ["GPU", "GPU=x", "GPU=-1", "GPU=nan", "=inf"])
+@pytest.mark.parametrize("nodes", ["GPU", "GPU=x", "GPU=-1", "GPU=nan", "=inf", "GPU=8,GPU=2"])
 def test_nodes_that_cannot_be_are_one_line(nodes: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "demo", "--dry-run", "--nodes", nodes]) == 2
     assert "wanted NAME=AMOUNT" in capsys.readouterr().err

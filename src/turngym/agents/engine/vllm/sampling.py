@@ -197,7 +197,8 @@ class ServerSampler:
             unknown = {label for label in found.labels if version_of(label, self.run) is None}
             if unknown:
                 raise ReplicaError(
-                    f"{member.replica.url}: sampled with weights {unknown} of others"
+                    f"{member.replica.url}: sampled with weights {', '.join(sorted(unknown))}, "
+                    "which this run never gave it; a server is of one run at a time"
                 )
             return found
 
