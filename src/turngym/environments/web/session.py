@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MAX_TABS = 8
 LOAD_S = 10.0
 """How long an address may take to answer."""
+_STILL_MS = 20
+"""How long a page whose clock stands still must be quiet: it has come to rest by its own clock."""
 MAX_DIALOGS = 20
 """Dialogs of one page in one step; at one more the page is closed."""
 MAX_DOWNLOAD_BYTES = 20 << 20
@@ -197,7 +199,7 @@ class WebSession:
         self.notes: list[str] = []
         self._dialogs = 0
         self._expects_page = False
-        self._is_next_wanted = False
+        self._is_next_wanted = self._has_looked = False
         self.state: Any = None
         """What ``settings.state`` was after the last action; None where no clock was moved."""
         self.clipboard = ""
@@ -291,6 +293,9 @@ class WebSession:
     async def look(self) -> PageView:
         """Return the page once it is quiet, with what happened since the last look."""
         s = self.settings
+        # The first page may still be at work when it is there.
+        is_still = s.turn_ms is not None and self._has_looked
+        self._has_looked = True
         if self._is_next_wanted:  # now, since the wait for the page to become quiet is idle time
             self._is_next_wanted = False
             await prewarm(self.host, s)
@@ -302,7 +307,7 @@ class WebSession:
                 await self.drop_tab(tab)
             try:
                 raw = await self.tab.observe(
-                    quiet_ms=s.quiet_ms,
+                    quiet_ms=_STILL_MS if is_still else s.quiet_ms,
                     cap_ms=s.cap_ms,
                     options={"ignore": s.ignore, "markText": s.mark_text},
                 )

@@ -51,7 +51,7 @@ _MAX_TERMS = 32
 """Words of a query that count; the rest is ignored."""
 _MAX_POSTINGS = 20_000
 """Matches that the second step of a query may rank."""
-_MANY_POSTINGS = 300
+_MANY_POSTINGS = 150
 """From so many on it pays to rank by what is known of each word."""
 _KEPT_WORDS = 256
 """Words whose scores are kept, each 16 bytes a document that holds it."""
@@ -178,7 +178,7 @@ class SqliteBackend:
 
     def _some(self, words: list[str], k: int) -> list[Hit]:
         """Return the ``k`` best documents that hold some of ``words``."""
-        is_small = self.num_documents * len(words) <= _MAX_POSTINGS  # not worth a count
+        is_small = self.num_documents * len(words) < _MANY_POSTINGS  # without a count
         if is_small or sum(map(self._frequency, words)) < _MANY_POSTINGS:
             return self._ranked(" OR ".join(map(_quoted, words)), k)
         return self.hits(self._best(words, k))

@@ -29,8 +29,6 @@ from turngym.tasks.base import Task
 
 HOST = "miniwob.test"
 _NO_LIMIT_MS = 2_000_000_000
-_STILL_MS = 20
-"""How long a page whose clock stands still must be quiet: it has come to rest by its own clock."""
 _DRAWS = 12
 _GAME_DRAWS = 36
 """More, as many games cannot be won."""
@@ -129,9 +127,9 @@ class MiniWobEnv(WebEnv):
         self.episode.task = self._tasks[derive_seed(task.seed, "which") % len(self._tasks)]
         if self._time_limit is None and not self.episode.task.startswith("flight."):
             turn_ms = TURN_MS.get(self.episode.task, 0)
-            self.settings = replace(self.settings, turn_ms=turn_ms, quiet_ms=_STILL_MS)
+            self.settings = replace(self.settings, turn_ms=turn_ms)
         else:
-            self.settings = replace(self.settings, turn_ms=None, quiet_ms=_SETTINGS.quiet_ms)
+            self.settings = replace(self.settings, turn_ms=None)
         folder = "flight" if self.episode.task.startswith("flight.") else "miniwob"
         page = self.episode.task.removeprefix("flight.")
         page += "/wrapper.html" if folder == "flight" else ".html"
