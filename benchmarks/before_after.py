@@ -332,11 +332,12 @@ def report(kept: dict[str, Any]) -> str:
     some = next(iter(kept.values()))
     dates = sorted({part["date"] for part in kept.values()})
     loads = [load for part in kept.values() for load in part["load"]]
+    after = dict.fromkeys(part["commits"]["after"] for part in kept.values())
     rounds = [len(part["after"]) for name, part in kept.items() if name != "size"]
     made = some["machine"]
     lines = [
         f"{' and '.join(dates)}, {made['cpu']}, {made['cores']} cores, Python {made['python']}, "
-        f"{some['commits']['before']} against {some['commits']['after']}, "
+        f"{some['commits']['before']} against {', '.join(after)}, "
         f"{min(rounds)} to {max(rounds)} rounds, load {min(loads)} to {max(loads)}; "
         + ", ".join(f"{name} {number}" for name, number in some["versions"].items()) + ".",
         "",

@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,11 +99,18 @@ def language(arguments: argparse.Namespace, flags: Sequence[str]) -> Iterator[Ro
         )
         for case, seed in queue
     }
-    try:
+    with _ended(pool, started):
         for future in as_completed(running):
             name, seed = running[future]
             yield {"case": name, "seed": seed, **future.result()}
-    finally:  # a signal ends all of it
+
+
+@contextmanager
+def _ended(pool: ThreadPoolExecutor, started: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """End what was started, at a signal, too."""
+    try:
+        yield
+    finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in started:
             process.terminate()
@@ -210,13 +218,9 @@ def seeds(arguments: argparse.Namespace, flags: Sequence[str]) -> Iterator[Row]:
     started: list[subprocess.Popen[bytes]] = []
     pool = ThreadPoolExecutor(arguments.at_once)
     running = [pool.submit(_heat, arguments, flags, model, s, until, started) for s in chosen]
-    try:
+    with _ended(pool, started):
         for future in as_completed(running):
             yield from future.result()
-    finally:  # a signal ends all of it
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in started:
-            process.terminate()
 
 
 def _heat(

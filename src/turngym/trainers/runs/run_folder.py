@@ -1,6 +1,7 @@
 """The folder of one run: what is in it, who may write to it, and whether it is the same run.
 
-config.json            resolved settings, version, commit, seed, and how they were changed later
+config.json            resolved settings, version, commit, seed, digests of environments of the
+                       user's own, and how these were changed later
 digests.json           size and SHA-256 of the other files, see ``records``
 metrics.jsonl          numbers of every step; no clock, so equal runs give equal bytes
 timings.jsonl          seconds of every step
@@ -286,7 +287,7 @@ class RunFolder:
         before = content.get("sources", now)
         if self.summary.exists() or before == now:
             return
-        others = [name for name, digest in now.items() if before.get(name) != digest]
+        others = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         logger.warning(
             "%s: %s is no longer what the run began with; it goes on with what is there now",
             self.path,
