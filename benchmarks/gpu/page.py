@@ -96,59 +96,67 @@ def rollout(rows: Sequence[Row]) -> list[str]:
 def language(rows: Sequence[Row]) -> list[str]:
     """Return what SmolLM2 learned: method by method where seeds are the same, and run by run."""
     heads = ("run", "seed", "imitation alone", *_CURVE, "held out after", *_COSTS)
-    methods = _compared(rows, ("grpo", "igpo", "filtered_bc"))
+    cities = [row for row in rows if row["case"].startswith("guesscity")]
+    methods = _compared(cities, ("grpo", "igpo", "filtered_bc"), _UPDATES)
     return [*methods, "", *table(heads, (_run(row) for row in rows))]
 
 
-def seeds(rows: Sequence[Row]) -> list[str]:
-    """Return what methods made of the same imitated models, seed by seed."""
-    found = _by_method(rows, _SEEDED)
+def compared(rows: Sequence[Row], names: Sequence[str], updates: int | None = None) -> list[str]:
+    """Return what methods made of the same imitated models, seed by seed.
+
+    Args:
+        rows: Runs.
+        names: Methods, GRPO first.
+        updates: That the area is of; None for all of a run.
+    """
+    found = _by_method(rows, names)
     heads = ("seed", "imitation alone", *(f"{name}: area, held out after" for name in found))
     lines = [
-        [str(seed), _percent([_numbers(found["grpo"][seed])[0]])]
+        [str(seed), _percent([_numbers(found["grpo"][seed], updates)[0]])]
         + [
-            ", ".join(_percent([of]) or "cut off" for of in _numbers(found[name][seed])[1:])
-            for name in _SEEDED
+            ", ".join(
+                _percent([of]) or "cut off" for of in _numbers(found[name][seed], updates)[1:]
+            )
+            for name in names
         ]
         for seed in sorted(found["grpo"])
     ]
-    return [*_compared(rows, _SEEDED), "", *table(heads, lines)]
-
-
-_SEEDED = ("grpo", "igpo-paper", "igpo")
+    return [*_compared(rows, names, updates), "", *table(heads, lines)]
 
 
 def _by_method(rows: Sequence[Row], names: Sequence[str]) -> dict[str, dict[int, Row]]:
     return {
-        name: {row["seed"]: row for row in rows if row["case"] == f"guesscity, {name}"}
+        name: {row["seed"]: row for row in rows if row["case"].endswith(f", {name}")}
         for name in names
     }
 
 
-def _compared(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-    """Return GuessCity's methods, each beside GRPO with the seeds that both have to the end.
-
-    A run that solved all of its validation tasks after ten updates ended there: ten are compared.
-    """
+def _compared(rows: Sequence[Row], names: Sequence[str], updates: int | None) -> list[str]:
+    """Return the methods, each beside GRPO with the seeds that both have to the end."""
     found = _by_method(rows, names)
     lines = []
     for name, of in found.items():
         both = sorted(set(of) & set(found["grpo"]))
-        pairs = np.array([[_numbers(o[seed]) for seed in both] for o in (of, found["grpo"])])
+        pairs = np.array(
+            [[_numbers(o[seed], updates) for seed in both] for o in (of, found["grpo"])]
+        )
         pairs = pairs[:, ~np.isnan(pairs).any(axis=(0, 2))]
         cells = [_estimate(values) for values in pairs[0].T]
         gains = pairs[0] - pairs[1]
         cells += [_estimate(values) if name != "grpo" else "" for values in gains.T[1:]]
         lines.append([name, str(len(gains)), *cells])
     minus = ("area, minus GRPO", "held out, minus GRPO")
-    heads = ("method", "seeds", "imitation alone", "area of ten updates", "held out after", *minus)
+    area = f"area of {updates or 'all'} updates"
+    heads = ("method", "seeds", "imitation alone", area, "held out after", *minus)
     return table(heads, lines)
 
 
-def _numbers(row: Row) -> list[float]:
-    """Return success after imitation, its mean over ten updates, and at the end; NaN: cut off."""
-    before, after = (*(e[_HELD] for e in row["evaluations"] if _HELD in e), np.nan)[:2]
-    return [before, float(np.mean([u["rollout/success"] for u in row["updates"][:10]])), after]
+def _numbers(row: Row, updates: int | None) -> list[float]:
+    """Return success after imitation, its mean over updates, and at the end; NaN: cut off."""
+    held = [e[_HELD] for e in row.get("evaluations", ()) if _HELD in e]
+    before, after = (*held, np.nan, np.nan)[:2]
+    played = [u["rollout/success"] for u in row.get("updates", ())[:updates]]
+    return [before, float(np.mean(played)) if played else np.nan, after]
 
 
 def _estimate(values: Any) -> str:
@@ -182,6 +190,8 @@ def _run(row: Row) -> Sequence[str]:
     )
 
 
+_UPDATES = 10
+"""After so many a run that solved all of its validation tasks ended."""
 _HELD, _VALID = "held_out/sampled/success", "validation/success"
 
 
@@ -191,7 +201,8 @@ def _percent(found: Sequence[float]) -> str:
 
 TABLES = {
     "language": language,
-    "seeds": seeds,
+    "seeds": lambda rows: compared(rows, ("grpo", "igpo-paper", "igpo"), _UPDATES),
+    "long": lambda rows: compared(rows, ("grpo", "archer_demos", "grpo_demos")),
     "smoke": smoke,
     "learner": learner,
     "rollout": rollout,
