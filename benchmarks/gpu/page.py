@@ -96,67 +96,84 @@ def rollout(rows: Sequence[Row]) -> list[str]:
 def language(rows: Sequence[Row]) -> list[str]:
     """Return what SmolLM2 learned: method by method where seeds are the same, and run by run."""
     heads = ("run", "seed", "imitation alone", *_CURVE, "held out after", *_COSTS)
-    cities = [row for row in rows if row["case"].startswith("guesscity")]
-    methods = _compared(cities, ("grpo", "igpo", "filtered_bc"), _UPDATES)
+    methods = _compared(rows, ("grpo", "igpo", "filtered_bc"))
     return [*methods, "", *table(heads, (_run(row) for row in rows))]
 
 
-def compared(rows: Sequence[Row], names: Sequence[str], updates: int | None = None) -> list[str]:
-    """Return what methods made of the same imitated models, seed by seed.
-
-    Args:
-        rows: Runs.
-        names: Methods, GRPO first.
-        updates: That the area is of; None for all of a run.
-    """
-    found = _by_method(rows, names)
+def seeds(rows: Sequence[Row]) -> list[str]:
+    """Return what methods made of the same imitated models, seed by seed."""
+    found = _by_method(rows, _SEEDED)
     heads = ("seed", "imitation alone", *(f"{name}: area, held out after" for name in found))
     lines = [
-        [str(seed), _percent([_numbers(found["grpo"][seed], updates)[0]])]
+        [str(seed), _percent([_numbers(found["grpo"][seed])[0]])]
         + [
-            ", ".join(
-                _percent([of]) or "cut off" for of in _numbers(found[name][seed], updates)[1:]
-            )
-            for name in names
+            ", ".join(_percent([of]) or "cut off" for of in _numbers(found[name][seed])[1:])
+            for name in _SEEDED
         ]
         for seed in sorted(found["grpo"])
     ]
-    return [*_compared(rows, names, updates), "", *table(heads, lines)]
+    return [*_compared(rows, _SEEDED), "", *table(heads, lines)]
+
+
+def long(rows: Sequence[Row]) -> list[str]:
+    """Return validation by episodes, in all seeds, and what ArCHer is beside GRPO."""
+    heads = ("method", "seeds", "imitation alone", *(f"{n} episodes" for n in _EPISODES))
+    lines, found = [], {}
+    for name in ("grpo", "archer_demos"):
+        of = sorted((row for row in rows if row["case"] == f"maze, {name}"), key=_seed)
+        held = [[e[_HELD] for e in row["evaluations"] if _HELD in e] for row in of]
+        valid = np.array([[e[_VALID] for e in row["evaluations"] if _VALID in e] for row in of])
+        found[name] = valid[:, 1]
+        cells = [_estimate(values) for values in valid.T[1:]]
+        cells += [""] * (len(_EPISODES) - len(cells))
+        ended = [h[1] for h in held if len(h) > 1]
+        ends = _estimate(ended) if ended else "cut off"
+        gain = "" if name == "grpo" else _estimate(valid[:, 1] - found["grpo"])
+        first = _estimate([h[0] for h in held])
+        lines.append([name, str(len(of)), first, *cells, ends, gain])
+    return table((*heads, "held out after", f"{_EPISODES[0]} episodes, minus GRPO"), lines)
+
+
+def _seed(row: Row) -> int:
+    return int(row["seed"])
+
+
+_EPISODES = (96, 192, 288)
+"""When validation tasks were played."""
+_SEEDED = ("grpo", "igpo-paper", "igpo")
 
 
 def _by_method(rows: Sequence[Row], names: Sequence[str]) -> dict[str, dict[int, Row]]:
     return {
-        name: {row["seed"]: row for row in rows if row["case"].endswith(f", {name}")}
+        name: {row["seed"]: row for row in rows if row["case"] == f"guesscity, {name}"}
         for name in names
     }
 
 
-def _compared(rows: Sequence[Row], names: Sequence[str], updates: int | None) -> list[str]:
-    """Return the methods, each beside GRPO with the seeds that both have to the end."""
+def _compared(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Return GuessCity's methods, each beside GRPO with the seeds that both have to the end.
+
+    A run that solved all of its validation tasks after ten updates ended there: ten are compared.
+    """
     found = _by_method(rows, names)
     lines = []
     for name, of in found.items():
         both = sorted(set(of) & set(found["grpo"]))
-        pairs = np.array(
-            [[_numbers(o[seed], updates) for seed in both] for o in (of, found["grpo"])]
-        )
+        pairs = np.array([[_numbers(o[seed]) for seed in both] for o in (of, found["grpo"])])
         pairs = pairs[:, ~np.isnan(pairs).any(axis=(0, 2))]
         cells = [_estimate(values) for values in pairs[0].T]
         gains = pairs[0] - pairs[1]
         cells += [_estimate(values) if name != "grpo" else "" for values in gains.T[1:]]
         lines.append([name, str(len(gains)), *cells])
     minus = ("area, minus GRPO", "held out, minus GRPO")
-    area = f"area of {updates or 'all'} updates"
-    heads = ("method", "seeds", "imitation alone", area, "held out after", *minus)
+    heads = ("method", "seeds", "imitation alone", "area of ten updates", "held out after", *minus)
     return table(heads, lines)
 
 
-def _numbers(row: Row, updates: int | None) -> list[float]:
-    """Return success after imitation, its mean over updates, and at the end; NaN: cut off."""
-    held = [e[_HELD] for e in row.get("evaluations", ()) if _HELD in e]
-    before, after = (*held, np.nan, np.nan)[:2]
-    played = [u["rollout/success"] for u in row.get("updates", ())[:updates]]
-    return [before, float(np.mean(played)) if played else np.nan, after]
+def _numbers(row: Row) -> list[float]:
+    """Return success after imitation, its mean over ten updates, and at the end; NaN: cut off."""
+    before, after = (*(e[_HELD] for e in row["evaluations"] if _HELD in e), np.nan)[:2]
+    return [before, float(np.mean([u["rollout/success"] for u in row["updates"][:10]])), after]
 
 
 def _estimate(values: Any) -> str:
@@ -190,8 +207,6 @@ def _run(row: Row) -> Sequence[str]:
     )
 
 
-_UPDATES = 10
-"""After so many a run that solved all of its validation tasks ended."""
 _HELD, _VALID = "held_out/sampled/success", "validation/success"
 
 
@@ -201,8 +216,8 @@ def _percent(found: Sequence[float]) -> str:
 
 TABLES = {
     "language": language,
-    "seeds": lambda rows: compared(rows, ("grpo", "igpo-paper", "igpo"), _UPDATES),
-    "long": lambda rows: compared(rows, ("grpo", "archer_demos", "grpo_demos")),
+    "seeds": seeds,
+    "long": long,
     "smoke": smoke,
     "learner": learner,
     "rollout": rollout,
