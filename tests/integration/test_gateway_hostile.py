@@ -15,7 +15,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from helpers.fake_server import Asked, Reply, answer, answer_body, chunk, fake_server, send_json
+from helpers.fake_server import (
+    Asked,
+    Reply,
+    answer,
+    answer_body,
+    chunk,
+    fake_server,
+    refuse,
+    send_json,
+)
 from helpers.fake_server import stream as events
 from helpers.models import policy
 from helpers.outside import CONTROL, Bench, bench, gateway
@@ -114,6 +123,17 @@ async def test_answer_that_is_no_message_is_a_fault() -> None:
         assert (status, said["error"]["type"]) == (502, "upstream_error")
         episodes = found.episodes
     assert "upstream answered with no message" in episodes.finished[0].metadata["faults"][0]
+
+
+@pytest.mark.parametrize(("upstream", "here"), [(422, 422), (429, 429), (503, 502), (401, 400)])
+async def test_what_upstream_refuses_is_refused_with_its_status(upstream: int, here: int) -> None:
+    reply = refuse(upstream, "not like this", retry_after="0.01")
+    async with in_front_of(reply, tokens="no") as (_, found):
+        status, said = await send(found.url, "/v1/chat/completions", HI)
+        assert status == here, said
+        assert upstream == 401 or "not like this" in said["error"]["message"]
+        episodes = found.episodes
+    assert episodes.finished[0].metadata["faults"]
 
 
 # Secrets.

@@ -144,6 +144,7 @@ async def test_stream_and_whole_answer_are_one_and_the_next_turn_reads_no_token_
         ("completions", {"model": "tiny", "prompt": "x" * 9999}, 400, "context length is 256"),
         ("completions", {"model": "tiny", "prompt": []}, 400, "the prompt is empty"),
         ("completions", {"model": "tiny", "prompt": "x", "n": 2}, 400, "n: Input should be"),
+        ("completions", {"model": "tiny", "prompt": "x", "top_k": 5}, 400, "top_k: this server"),
     ],
 )
 async def test_bad_request_is_one_line(path: str, body: Any, status: int, line: str) -> None:
@@ -157,6 +158,27 @@ async def test_bad_request_is_one_line(path: str, body: Any, status: int, line: 
             await client.post(f"/{path}", body=body, cast_to=object)
     assert error.value.status_code == status
     assert line in str(error.value.body)
+
+
+async def test_fields_that_change_nothing_pass() -> None:
+    import openai
+
+    unchanging: Any = {"top_k": -1, "repetition_penalty": 1.0, "min_p": 0.0, "user_note": "a"}
+    async with (
+        served() as (url, _),
+        openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0, timeout=900) as client,
+    ):
+        answer = await client.completions.create(
+            model="tiny",
+            prompt="a",
+            max_tokens=2,
+            presence_penalty=0.0,
+            frequency_penalty=None,
+            logit_bias={},
+            extra_body=unchanging,
+        )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens > 0
 
 
 async def test_picture_is_refused_in_one_line() -> None:

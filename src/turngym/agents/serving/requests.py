@@ -22,11 +22,30 @@ _ROLES: Mapping[str, Role] = {
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
+_UNCHANGING: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (0, 1),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "ignore_eos": (False,),
+    "logit_bias": ({},),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "top_k": (0, -1),
+}
+"""What OpenAI and vLLM sample by and we do not, with the values that change nothing."""
+
 
 class SamplingRequest(BaseModel):
-    """What both kinds of request share. Fields that we do not know are ignored, as others do."""
+    """What both kinds of request share.
 
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    Other fields are ignored, as others do, unless they would change what is sampled.
+    """
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     model: str
     temperature: float | None = Field(default=1.0, ge=0)
@@ -41,7 +60,14 @@ class SamplingRequest(BaseModel):
     return_token_ids: bool = False
 
     def sampling(self, default_max_tokens: int) -> Sampling:
-        """Return how to sample."""
+        """Return how to sample.
+
+        Raises:
+            BadRequest: A field asks for what this server does not do.
+        """
+        for name, asked in (self.model_extra or {}).items():
+            if asked is not None and asked not in _UNCHANGING.get(name, (asked,)):
+                raise BadRequest(f"{name}: this server cannot do that; leave it out")
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return Sampling(
             temperature=1.0 if self.temperature is None else self.temperature,

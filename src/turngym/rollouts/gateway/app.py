@@ -54,6 +54,10 @@ Tokens = Literal["auto", "yes", "no"]
 """Ask upstream for token ids: and do without when it refuses; and insist; or do not ask."""
 
 
+_OF_OPERATOR = (401, 403, 404)
+"""Statuses of upstream that say that the gateway's own key or model is wrong."""
+
+
 class Gateway:
     """Passes calls on to one upstream server and records them.
 
@@ -402,6 +406,13 @@ def _wants_usage(asked: Json) -> bool:
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    status = 400 if isinstance(error, ConfigError) else 502
+    """Return what upstream refused with its status, so that an agent knows whether to ask again."""
     content = {"message": str(error), "type": "upstream_error"}
-    return json_response({"error": content}, status=status)
+    status = getattr(error.__cause__, "status_code", 500)
+    if status >= 500 or status in _OF_OPERATOR:
+        status = 400 if isinstance(error, ConfigError) else 502
+    answer = json_response({"error": content}, status=status)
+    refused = getattr(error.__cause__, "response", None)
+    if refused is not None and "retry-after" in refused.headers:
+        answer.headers["retry-after"] = refused.headers["retry-after"]
+    return answer
