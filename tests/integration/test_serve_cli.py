@@ -13,6 +13,7 @@ import pytest
 from helpers.cli import server, turngym
 from helpers.models import model, tokenizer
 from turngym.agents.engine.models import save_model_dir
+from turngym.reports.export import find_recorded
 
 pytestmark = pytest.mark.extra("openai", "starlette", "uvicorn")
 
@@ -59,6 +60,27 @@ def test_who_may_call_and_how_much_are_options(tmp_path: Path) -> None:
             assert status_of(urllib.request.Request(url, body, headers)) == status
 
 
+@pytest.mark.extra("mcp")
+def test_an_environment_s_options_are_recorded_and_its_replay_has_them(tmp_path: Path) -> None:
+    gateway = ("gateway", "--upstream", "http://x/v1", "--model", "m", "--out", str(tmp_path))
+    options = ("--env", "text/maze", "--env-option", "max_turns=3", "--port", "0")
+    with server(*gateway, *options) as (_, told):
+        url = f"{told['url'].removesuffix('/v1')}/episodes"
+        opened = post(url, {}, key=told["control_key"])
+        post(f"{url}/{opened['episode']}/end", {"score": 0.5}, key=told["control_key"])
+    (row,) = map(json.loads, (tmp_path / "trajectories.jsonl").read_text().splitlines()[1:])
+    assert row["metadata"]["env_options"] == {"max_turns": 3}
+    assert find_recorded(tmp_path, 0).options == {"max_turns": 3}
+
+
+def test_a_folder_of_a_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    gateway = ("gateway", "--upstream", "http://x/v1", "--model", "m", "--out", str(tmp_path))
+    found = turngym("serve", *gateway)
+    assert found.returncode == 2
+    assert "holds an evaluation or a run; wanted a folder of its own" in found.stderr
+
+
 def status_of(request: urllib.request.Request) -> int:
     try:
         with urllib.request.urlopen(request, timeout=900) as answer:
@@ -85,10 +107,11 @@ def status_of(request: urllib.request.Request) -> int:
         *(
             (
                 ("gateway", "--upstream", "http://x/v1", "--model", "m", "--out", "o", *more),
-                "serve gateway: --split and --seed are of the environment: wanted --env",
+                "serve gateway: --split, --seed and --env-option are of the environment: wanted",
             )
-            for more in (("--split", "test"), ("--seed", "0"))
+            for more in (("--split", "test"), ("--seed", "0"), ("--env-option", "a=1"))
         ),
+        (("openenv", "text/maze", "--env-option", "speed=1"), "unknown option of text/maze 'speed"),
     ],
 )
 def test_bad_settings_are_one_line(arguments: tuple[str, ...], line: str, tmp_path: Path) -> None:

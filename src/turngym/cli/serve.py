@@ -15,9 +15,9 @@ import typer
 
 from turngym import registry
 from turngym.api.agents import need_train_extra
-from turngym.cli.arguments import split_of
+from turngym.cli.arguments import EnvOptions, env_options, split_of
 from turngym.cli.output import print_json, say, writable_folder
-from turngym.environments.gym.registration import make
+from turngym.environments.gym.registration import make, named
 from turngym.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
@@ -162,6 +162,7 @@ def gateway(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Root of its seeds; 0 by default.")
     ] = None,
+    env_option: EnvOptions = None,
     tokens: Annotated[str, typer.Option(help="Ask for token ids: auto, yes or no.")] = "auto",
     host: _Host = "127.0.0.1",
     port: _Port = 8001,
@@ -176,15 +177,20 @@ def gateway(
     from turngym.agents.config import EndpointConfig
     from turngym.agents.remote.endpoint import Endpoint
     from turngym.agents.serving.http import bind, url_of
+    from turngym.rollouts.evaluation.folder import EVALUATION_FILE
     from turngym.rollouts.gateway.app import Gateway
     from turngym.rollouts.gateway.episodes import Episodes
 
     if tokens not in _TOKENS:
         raise unknown_name("value of --tokens", tokens, _TOKENS)
-    if env is None and not (split is None and seed is None):
-        raise ConfigError("serve gateway: --split and --seed are of the environment: wanted --env")
-    open_env = None if env is None else _env_maker(env, split or "train")
+    if env is None and not (split is None and seed is None and not env_option):
+        raise ConfigError(
+            "serve gateway: --split, --seed and --env-option are of the environment: wanted --env"
+        )
+    open_env = None if env is None else _env_maker(env, split or "train", env_option)
     endpoint = Endpoint(EndpointConfig(model=model, base_url=upstream), extra="serve")
+    if any((out / name).exists() for name in (EVALUATION_FILE, "config.json")):
+        raise ConfigError(f"--out {out}: holds an evaluation or a run; wanted a folder of its own")
     sock = bind(host, port)
     control = os.environ.get(_CONTROL_KEY)
     episodes = Episodes(
@@ -208,6 +214,7 @@ def gateway(
 @app.command("openenv")
 def openenv(
     env: Annotated[str, typer.Argument(metavar="ENV", help="Id, file or folder to be played.")],
+    env_option: EnvOptions = None,
     split: Annotated[str, typer.Option(help="Tasks of a reset that names none.")] = "train",
     seed: Annotated[int, typer.Option(min=0, help="Root of seeds where none is given.")] = 0,
     sessions: Annotated[int, typer.Option(min=1, help="Most clients at a time.")] = 16,
@@ -223,7 +230,7 @@ def openenv(
     from turngym.agents.serving.http import bind, url_of
     from turngym.rollouts.gateway.openenv import OpenEnvServer
 
-    open_env = _env_maker(env, split)
+    open_env = _env_maker(env, split, env_option)
     sock = bind(host, port)
     served = OpenEnvServer(
         open_env, env_id=env, seed=seed, most=sessions, access=_access(allow_host, max_body_mib)
@@ -255,18 +262,20 @@ def _engine_model(spec: str, context: int | None) -> EngineModel[LocalEngine]:
     raise ConfigError(f"model {spec!r}: wanted hf:NAME_OR_PATH or run:FOLDER")
 
 
-def _env_maker(name: str, split: str) -> Any:
+def _env_maker(name: str, split: str, settings: list[str] | None) -> Any:
     """Return what makes the environment ``name``, and make one to see that it can be had."""
     from turngym.rollouts.gateway.hosted import HostedEnv
 
     entry = registry.find(name)
     entry.require()
-    chosen = split_of(split)
+    chosen, options = split_of(split), env_options(settings)
 
     def open_env() -> HostedEnv:
-        return HostedEnv(make(entry.id), env_id=entry.id, split=chosen)
+        env = make(entry.id, **options)
+        return HostedEnv(env, env_id=entry.id, split=chosen, options=options)
 
-    make(entry.id).close()
+    with named(entry.short_name, options):
+        make(entry.id, **options).close()
     return open_env
 
 

@@ -364,7 +364,7 @@ def find_recorded(run: Path, number: int) -> Recorded:
             settings = read_settings(place)["env"]
             part = _part_of(one.env_id, settings.get("mix") or [settings])
             return Recorded(trajectory=one, env=part["id"], options=part["options"])
-    return Recorded(trajectory=one, env=one.env_id, options={})
+    return Recorded(trajectory=one, env=one.env_id, options=one.metadata.get("env_options", {}))
 
 
 def _part_of(env_id: str, parts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -376,6 +376,8 @@ class Episodes:
         self._by_key.pop(episode.key, None)
         episode.note_open_calls()
         notes = {"episode": episode.name, **(metadata or {})}
+        if episode.hosted is not None and episode.hosted.options:
+            notes["env_options"] = episode.hosted.options
         trajectory = episode.recorder.end(stop_reason, score=score, error=error, metadata=notes)
         episode.ended = trajectory
         self.finished.append(trajectory)

@@ -60,10 +60,18 @@ class HostedEnv:
         env: An environment of ours, limits included; its calls do not hold up the server.
         env_id: Its name in trajectories.
         split: Which tasks are played.
+        options: What it was made with, for the record.
     """
 
-    def __init__(self, env: Any, *, env_id: str, split: Split = "train") -> None:
-        self.env_id = env_id
+    def __init__(
+        self,
+        env: Any,
+        *,
+        env_id: str,
+        split: Split = "train",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.env_id, self.options = env_id, options or {}
         self._env: Any = as_async(env)
         self._split = split
         self.is_over = True
