@@ -187,7 +187,8 @@ def test_commands_are_tools_too():
 @pytest.mark.parametrize(
     ("templates", "message"),
     [
-        ({}, "at least one template"),
+        ({}, "a dict of at least one template by name"),
+        ("go {direction}", "a dict of at least one template by name"),
         ({"x": "x {y:float}"}, "command 'x': unknown slot kind 'float'; wanted int or a"),
         ({"x": "{y} and {y}"}, "command 'x': template '{y} and {y}'"),
     ],

@@ -99,8 +99,8 @@ class Commands:
         help: Mapping[str, str] | None = None,
         keep_case: bool = False,
     ) -> None:
-        if not templates:
-            raise ConfigError("Commands: at least one template is needed")
+        if not (isinstance(templates, Mapping) and templates):
+            raise ConfigError("Commands: wanted a dict of at least one template by name")
         self.templates = dict(templates)
         self.help = dict(help or {})
         self.keep_case = keep_case

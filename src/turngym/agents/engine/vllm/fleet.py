@@ -317,8 +317,9 @@ class Fleet:
             member.last_seen = now
         self.counts["engine/ejected"] += 1
         member.disconnect()
+        if cause != member.cause:  # else it was said: one that stays away is tried again and again
+            logger.warning("engine %s: %s", member.replica.url, cause)
         member.serves, member.cause = None, cause
-        logger.warning("engine %s: %s", member.replica.url, cause)
         member.failures.append(now)
         while now - member.failures[0] > _RESTARTS_WITHIN_S:
             member.failures.popleft()
