@@ -22,6 +22,8 @@ ACT = "act"
 _NO_ACTION = "VALIDATION_ERROR"
 _APART = ("done", "reward", "metadata")
 _MOST_BYTES = 64 << 20
+_met: set[str] = set()
+"""Servers that have answered: one of them that is gone is a fault, and no wrong setting."""
 
 
 class OpenEnvEnv(AsyncTurnEnv):
@@ -61,8 +63,8 @@ class OpenEnvEnv(AsyncTurnEnv):
         """Connect, learn what an action is, and reset.
 
         Raises:
-            ConfigError: There is no server, or it speaks no OpenEnv.
-            EnvironmentFault: It cannot reset.
+            ConfigError: There is no server, and was none, or it speaks no OpenEnv.
+            EnvironmentFault: It cannot reset, or is gone.
         """
         if self._socket is None:
             self._socket = await self._connected()
@@ -102,15 +104,19 @@ class OpenEnvEnv(AsyncTurnEnv):
     async def _connected(self) -> Any:
         try:
             from websockets.asyncio.client import connect
+            from websockets.exceptions import WebSocketException
         except ImportError as error:
             raise missing_extra("an OpenEnv server", "serve") from error
         try:
             schema = await asyncio.to_thread(self._schema)
             self.action_format = JsonTools([_tool(schema)])
             place = f"ws{self.url.removeprefix('http')}/ws"
-            return await connect(place, open_timeout=self.timeout_s, max_size=_MOST_BYTES)
-        except (OSError, ValueError, TimeoutError) as error:
-            raise ConfigError(f"openenv: url {self.url!r}: no OpenEnv server: {error}") from error
+            found = await connect(place, open_timeout=self.timeout_s, max_size=_MOST_BYTES)
+        except (OSError, ValueError, TimeoutError, WebSocketException) as error:
+            kind = EnvironmentFault if self.url in _met else ConfigError
+            raise kind(f"openenv: url {self.url!r}: no OpenEnv server: {error}") from error
+        _met.add(self.url)
+        return found
 
     def _schema(self) -> dict[str, Any]:
         with urllib.request.urlopen(f"{self.url}/schema", timeout=self.timeout_s) as answer:
