@@ -243,6 +243,51 @@ async def test_what_the_server_breaks_at_is_a_fault_and_what_it_does_not_know_is
         OpenEnvEnv("127.0.0.1")
 
 
+def tool_server_says(asked: Any) -> Any:
+    """Answer as OpenEnv 0.10 does for an environment of MCP tools."""
+    if asked["type"] == "mcp":
+        numbers = {"type": "object", "properties": {"a": {"type": "integer"}}}
+        return {"result": {"tools": [{"name": "double", "inputSchema": numbers}]}}
+    if asked["type"] == "reset":
+        return {"observation": {}, "metadata": {"message": "ready"}}
+    assert asked["data"]["type"] == "call_tool"
+    seen = {"tool_name": asked["data"]["tool_name"], "result": None, "error": None}
+    if "a" in asked["data"]["arguments"]:
+        said = str(2 * asked["data"]["arguments"]["a"])
+        seen["result"] = {"content": [{"type": "text", "text": said}]}
+    else:
+        seen["error"] = {"error_type": "invalid_args", "message": "a is missing"}
+    return {"observation": seen}
+
+
+async def test_tools_of_a_server_of_mcp_tools_are_the_actions() -> None:
+    from websockets.asyncio.server import serve
+
+    from turngym.environments.tools.openenv import OpenEnvEnv
+
+    def schema(connection: Any, request: Any) -> Any:
+        found = {"action": {"properties": {"type": {"const": "call_tool"}}}}
+        return connection.respond(200, json.dumps(found)) if request.path == "/schema" else None
+
+    async def speak(socket: Any) -> None:
+        async for message in socket:
+            asked = json.loads(message)
+            kind = "mcp" if asked["type"] == "mcp" else "observation"
+            await socket.send(json.dumps({"type": kind, "data": tool_server_says(asked)}))
+
+    async with serve(speak, "127.0.0.1", 0, process_request=schema) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        far = OpenEnvEnv(f"http://127.0.0.1:{port}")
+        seen, info = await far.reset(seed=0)
+        assert json.loads(seen["text"]) == {"message": "ready"}
+        assert [tool["function"]["name"] for tool in info["tools"]] == ["double"]
+        seen, *_ = await far.step('{"name": "double", "arguments": {"a": 21}}')
+        assert seen["text"] == "42"
+        *_, info = await far.step('{"name": "double", "arguments": {}}')
+        assert info["invalid_action"] == "a is missing"
+        await far.close()
+
+
 async def test_a_full_server_is_a_fault_that_says_so() -> None:
     from turngym.environments.tools.openenv import OpenEnvEnv
     from turngym.errors import EnvironmentFault

@@ -21,6 +21,8 @@ from turngym.tasks.base import Task
 ACT = "act"
 _NO_ACTION = "VALIDATION_ERROR"
 _APART = ("done", "reward", "metadata")
+_CALL = "call_tool"
+"""The type of an action that is a call of an MCP tool (OpenEnv's RFC 003)."""
 _MOST_BYTES = 64 << 20
 _met: set[str] = set()
 """Servers that have answered: one of them that is gone is a fault, and no wrong setting."""
@@ -29,8 +31,9 @@ _met: set[str] = set()
 class OpenEnvEnv(AsyncTurnEnv):
     """An environment behind OpenEnv's WebSocket, one session each.
 
-    Action: the tool ``act``, whose arguments are the server's own action schema.
-    Observation: its ``text`` where that is all there is, else the observation as JSON.
+    Action: the tool ``act``, whose arguments are the server's own action schema; of a server whose
+        actions are calls of MCP tools, those tools.
+    Observation: its ``text`` where that is all there is, what a tool says, else it as JSON.
     Reward: the server's; a step without one pays 0.
     Start: the server's reset, with the seed of the task.
     End: the server says ``done``, or a limit. An error of the server is a fault.
@@ -58,6 +61,7 @@ class OpenEnvEnv(AsyncTurnEnv):
         self.url, self.timeout_s = url.rstrip("/"), timeout_s
         self._reset, self._socket = dict(reset or {}), None
         self.action_format = JsonTools([_tool({})])  # until the server says its own
+        self._calls_tools = False
 
     async def begin(self, task: Task) -> Outcome:
         """Connect, learn what an action is, and reset.
@@ -68,6 +72,8 @@ class OpenEnvEnv(AsyncTurnEnv):
         """
         if self._socket is None:
             self._socket = await self._connected()
+            if self._calls_tools:
+                self.action_format = JsonTools(await self._tools())
         seed = {"seed": task.seed % 2**31, "episode_id": task.id}
         found = await self._ask("reset", {**seed, **self._reset})
         if found["type"] != "observation":
@@ -86,7 +92,10 @@ class OpenEnvEnv(AsyncTurnEnv):
         Raises:
             EnvironmentFault: The server broke, or is gone.
         """
-        found = await self._ask("step", dict(action.arguments))
+        asked = dict(action.arguments)
+        if self._calls_tools:
+            asked = {"type": _CALL, "tool_name": action.name, "arguments": asked}
+        found = await self._ask("step", asked)
         data = found.get("data") or {}
         if found["type"] == "observation":
             return _outcome(data)
@@ -110,6 +119,8 @@ class OpenEnvEnv(AsyncTurnEnv):
         try:
             schema = await asyncio.to_thread(self._schema)
             self.action_format = JsonTools([_tool(schema)])
+            kind = schema.get("properties", {}).get("type", {})
+            self._calls_tools = kind.get("const") == _CALL
             place = f"ws{self.url.removeprefix('http')}/ws"
             found = await connect(place, open_timeout=self.timeout_s, max_size=_MOST_BYTES)
         except (OSError, ValueError, TimeoutError, WebSocketException) as error:
@@ -117,6 +128,24 @@ class OpenEnvEnv(AsyncTurnEnv):
             raise kind(f"openenv: url {self.url!r}: no OpenEnv server: {error}") from error
         _met.add(self.url)
         return found
+
+    async def _tools(self) -> list[dict[str, Any]]:
+        """Return the server's MCP tools."""
+        found = await self._ask("mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        try:
+            return [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool["name"],
+                        "description": tool.get("description") or "",
+                        "parameters": tool["inputSchema"],
+                    },
+                }
+                for tool in found["data"]["result"]["tools"]
+            ]
+        except (KeyError, TypeError) as error:
+            raise EnvironmentFault(f"openenv: {self.url}: lists no tools: {found}") from error
 
     def _schema(self) -> dict[str, Any]:
         with urllib.request.urlopen(f"{self.url}/schema", timeout=self.timeout_s) as answer:
@@ -160,13 +189,26 @@ def _outcome(data: Mapping[str, Any]) -> Outcome:
         name: one for name, one in (data.get("observation") or {}).items() if name not in _APART
     }
     metadata = data.get("metadata") or {}
-    text = seen["text"] if seen.keys() == {"text"} else json.dumps(seen, ensure_ascii=False)
+    text, wrong = _said(seen or metadata)
     is_over, is_cut = bool(data.get("done")), bool(metadata.get("truncated"))
     return Outcome(
-        text=str(text),
+        text=text,
         reward=float(data.get("reward") or 0.0),
         terminated=is_over and not is_cut,
         truncated=is_over and is_cut,
-        invalid_action=metadata.get("invalid_action"),
+        invalid_action=metadata.get("invalid_action") or wrong,
         info={"score": metadata["score"]} if "score" in metadata else None,
     )
+
+
+def _said(seen: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return an observation as text, and why a call of a tool was none."""
+    if seen.keys() == {"text"}:
+        return str(seen["text"]), None
+    if seen.keys() == {"tool_name", "result", "error"}:
+        if error := seen["error"]:
+            return str(error["message"]), str(error["message"])
+        parts = (seen["result"] or {}).get("content") or []
+        if parts and all(part.get("type") == "text" for part in parts):
+            return "\n".join(part["text"] for part in parts), None
+    return json.dumps(seen, ensure_ascii=False), None
