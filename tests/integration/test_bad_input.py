@@ -70,6 +70,14 @@ def test_an_empty_argument_is_no_folder_and_no_name(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_option_that_comes_again_is_refused_where_one_is_wanted(capsys: Captured) -> None:
+    eval_maze = ["eval", "text/maze", *EXPERT]
+    said = complaint(capsys, *eval_maze, "--agent=random")
+    assert said == "--agent: found 2 of them; wanted one"
+    options = ["--env-option", "max_turns=3", "--env-option", "difficulty=easy"]
+    assert main([*eval_maze, *options]) == 0
+
+
 def test_a_page_in_the_place_of_a_folder_is_refused_first(capsys: Captured, tmp_path: Path) -> None:
     said = complaint(capsys, "check", "task", "text/maze/test/0", "--page", str(tmp_path))
     assert said == f"--page {tmp_path}: is a folder; wanted a file"

@@ -10,9 +10,11 @@ import re
 import signal
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, NoReturn
+from itertools import takewhile
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -124,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _refuse_empty(arguments)
         command = typer.main.get_command(app)
+        _refuse_twice(command, arguments)
         code = command.main(args=arguments, prog_name="turngym", standalone_mode=False)
         print(end="", flush=True)
         return code if isinstance(code, int) else FINE
@@ -146,6 +149,18 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
                 f"{before if not argument else argument[:-1]}: what follows is empty; is a "
                 "variable of the shell not set?"
             )
+
+
+def _refuse_twice(command: Any, arguments: Sequence[str]) -> None:
+    """Refuse an option that comes again and can be given once: the last one alone would count."""
+    words = list(takewhile(lambda word: word != "--", arguments))
+    while words and (inner := getattr(command, "commands", {}).get(words[0])):
+        command, words = inner, words[1:]
+    counts = Counter(word.partition("=")[0] for word in words)
+    for option in command.params:
+        number = sum(counts[name] for name in option.opts)
+        if number > 1 and not getattr(option, "multiple", True) and not option.is_flag:
+            raise ConfigError(f"{option.opts[0]}: found {number} of them; wanted one")
 
 
 def _end(code: int) -> NoReturn:
