@@ -106,7 +106,7 @@ def evaluate(
 ) -> None:
     """Play tasks 0..N-1 of each environment and print success and costs with 95 % intervals.
 
-    Models always take the likeliest token.
+    Models take the likeliest token, unless the agent says otherwise: 'run:FOLDER temperature=1'.
     Of FAMILY/*, environments that cannot run here are left out and listed.
     """
     entries, chosen = _entries(envs)
