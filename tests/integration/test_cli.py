@@ -214,6 +214,14 @@ def test_play_does_not_fill_the_screen_with_legal_actions(
     assert re.search(r"\n  \.\.\. and \d{3} more\n", shown)
 
 
+def test_play_takes_options_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    typed(monkeypatch, "dance", "dance")
+    assert main(["play", "text/maze", "--env-option", "max_turns=2"]) == 0
+    assert "truncated_turns after 2 turns" in capsys.readouterr().out
+
+
 def test_play_stops_at_the_end_of_the_input(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:

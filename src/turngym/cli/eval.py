@@ -77,7 +77,9 @@ class _Plan:
 def evaluate(
     envs: Annotated[
         list[str],
-        typer.Argument(metavar="ENV...", help=f"{registry.FORMS}.", autocompletion=complete_env),
+        typer.Argument(
+            metavar="ENV...", help=f"FAMILY/*, {registry.FORMS}.", autocompletion=complete_env
+        ),
     ],
     agent: Annotated[str, typer.Option(help=FORMS)],
     episodes: Annotated[int, typer.Option(min=1, help="Tasks per environment.")] = 100,
