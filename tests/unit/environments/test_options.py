@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import pytest
+from gymnasium.envs.registration import load_env_creator
 
 import turngym
 from helpers.envs import LadderEnv, registered
 from turngym import registry
 from turngym.environments.core.env import clone, fork
-from turngym.environments.gym.registration import known_options, options_of
+from turngym.environments.gym.registration import declared, known_options, options_of
 from turngym.errors import ConfigError, UnknownNameError
 
 READY = [entry for entry in registry.entries() if not entry.missing()]
@@ -77,6 +79,16 @@ class TallLadderEnv(LadderEnv):
 
     def __init__(self, height: int, *, colour: str, **options: Any) -> None:
         super().__init__(**options)
+
+
+@pytest.mark.parametrize("entry", GAMES.values(), ids=lambda entry: entry.short_name)
+def test_what_ours_are_registered_with_is_what_their_classes_have(
+    entry: registry.EnvEntry,
+) -> None:
+    assert declared(entry) == (entry.snapshot_kind, entry.provides)
+    plain = replace(entry, snapshot_kind="replay", provides=frozenset())
+    if isinstance(load_env_creator(entry.entry_point), type):
+        assert declared(plain) == declared(entry)
 
 
 def test_an_option_that_has_to_be_given_is_named_with_where_it_is_given() -> None:

@@ -229,6 +229,28 @@ def about(entry: EnvEntry) -> str:
     return re.sub(r" See ``\w+``\.$", "", str(first)).replace("``", "")
 
 
+def declared(entry: EnvEntry) -> tuple[str, frozenset[str]]:
+    """Return the kind of snapshots of an environment, and what it gives credit methods.
+
+    Its class knows both, where the one who registered it did not say.
+
+    Raises:
+        ImportError: It needs something that is not installed.
+    """
+    from turngym.environments.core.episode import EpisodeCore
+
+    maker: Any = inspect.unwrap(load_env_creator(entry.entry_point))
+    if not (inspect.isclass(maker) and issubclass(maker, EpisodeCore)):
+        return entry.snapshot_kind, entry.provides
+    methods = {"state_key": "state_key", "potential": "potential", "ground_truth": "answer"}
+    written = {
+        need
+        for need, method in methods.items()
+        if getattr(maker, method) is not getattr(EpisodeCore, method)
+    }
+    return maker.snapshot_kind, entry.provides or frozenset(written)
+
+
 _LIMIT = "Turns after which an episode is truncated."
 
 
