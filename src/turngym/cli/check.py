@@ -110,7 +110,12 @@ def check_a_task(
         ),
     ],
     episodes: Annotated[
-        int | None, typer.Option("--episodes", min=1, help="Most tasks of each split; default all.")
+        int | None,
+        typer.Option(
+            "--episodes",
+            min=1,
+            help="Most tasks of each split; default all, or 20 where there is no end of them.",
+        ),
     ] = None,
     deep: Annotated[
         int, typer.Option(min=0, help="Tasks of each split that are attacked as well.")
