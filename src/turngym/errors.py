@@ -163,3 +163,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, hint: str = "") 
 def missing_extra(what: str, extra: str) -> MissingExtraError:
     """Return the error, install line included, for ``what`` needs the missing ``extra``."""
     return MissingExtraError(f"{what} needs the extra {extra!r}: pip install 'turngym[{extra}]'")
+
+
+def missing_package(what: str, package: str) -> MissingExtraError:
+    """Return the error for ``what`` needs a missing ``package`` that no extra brings."""
+    return MissingExtraError(f"{what} needs {package}: pip install '{package}'")

@@ -46,10 +46,10 @@ WITHOUT_DEPENDENCIES = frozenset({"miniwob"})
 """Modules wanted for the files they carry; what they would import is not needed."""
 
 FORMS = (
-    "an id, a short name, FAMILY/*, FILE.py, FILE.py:NAME, module:NAME, FILE.toml, FILE.tasks or a "
-    "folder of tasks"
+    "an id, a short name, FILE.py, FILE.py:NAME, module:NAME, FILE.toml, FILE.tasks or a folder of "
+    "tasks"
 )
-"""How an environment may be named."""
+"""How one environment may be named."""
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import turngym as package
 from helpers.cli import COMMAND, SOURCE, TINY_RUN, lab_environment, turngym
 from helpers.models import model, tokenizer
 from turngym import registry
+from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.engine.models import save_model_dir
+from turngym.api.agents import make_policy
 from turngym.check_report import CheckReport, NotRun
 from turngym.cli.main import main
 from turngym.environments.text.maze import MazeEnv
@@ -209,6 +212,14 @@ def test_play_does_not_fill_the_screen_with_legal_actions(
     shown = capsys.readouterr().err
     assert shown.count("\n  guess ") == 30
     assert re.search(r"\n  \.\.\. and \d{3} more\n", shown)
+
+
+def test_play_takes_options_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    typed(monkeypatch, "dance", "dance")
+    assert main(["play", "text/maze", "--env-option", "max_turns=2"]) == 0
+    assert "truncated_turns after 2 turns" in capsys.readouterr().out
 
 
 def test_play_stops_at_the_end_of_the_input(
@@ -475,6 +486,23 @@ def test_eval_of_a_run_or_of_one_of_its_checkpoints(
     greedy = json.loads((tiny_run[0] / "summary.json").read_text())["after"]["greedy"]
     assert found["text/maze"]["success"] == greedy["success"]
     assert found["text/maze"]["faults"] == 0
+
+
+def test_eval_of_a_run_with_settings_behind_its_folder(
+    capsys: Captured, tiny_run: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "a run"  # as it has blanks
+    folder.symlink_to(tiny_run[0])
+    plain, sampled = make_policy(f"run:{folder}"), make_policy(f"run:'{folder}' temperature=0.5")
+    assert isinstance(plain, ChatAgent)
+    assert isinstance(sampled, ChatAgent)
+    assert sampled.model.sampling == replace(plain.model.sampling, temperature=0.5)
+    assert sampled.model.engine.context == plain.model.engine.context
+    played = ["eval", "text/maze", "--episodes", "2", "--agent"]
+    assert main([*played, f"run:'{folder}' temperature=1"]) == 0
+    capsys.readouterr()
+    assert main([*played, f"run:'{folder}' temprature=1"]) == 2
+    assert "Did you mean 'temperature'?" in capsys.readouterr().err
 
 
 # check

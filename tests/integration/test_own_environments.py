@@ -246,7 +246,7 @@ WRONG = {
     "harbor": "environment 'harbor': task folder",
     "folder": "environment 'folder': is no file of Python and holds no tasks, neither in Harbor's",
     "zzzz": (
-        "unknown environment 'zzzz'. Wanted an id, a short name, FAMILY/*, FILE.py, FILE.py:NAME, "
+        "unknown environment 'zzzz'. Wanted an id, a short name, FILE.py, FILE.py:NAME, "
         "module:NAME, FILE.toml, FILE.tasks or a folder of tasks; see 'turngym envs'."
     ),
 }

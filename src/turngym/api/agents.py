@@ -63,7 +63,7 @@ def make_policy(spec: str) -> Policy:
     if kind in _MODELS:
         return _model(spec, kind, rest)
     if kind == "run":
-        return _trained(spec, Path(rest))
+        return _trained(spec, rest)
     return _from_python(spec)
 
 
@@ -128,14 +128,28 @@ def _words(spec: str, text: str) -> list[str]:
     return [name, *settings]
 
 
-def _trained(spec: str, path: Path) -> Policy:
+def _trained(spec: str, rest: str) -> Policy:
+    """Return the agent of ``run:FOLDER key=value ...``."""
     need_train_extra(f"agent {spec!r}")
     from turngym.trainers.runs.build_run import load_policy
+    from turngym.trainers.runs.checkpoints import find_model
 
+    path, settings = _run_words(spec, rest)
     try:
-        return load_policy(path.expanduser())
+        if not settings:
+            return load_policy(path)
+        model = find_model(path)
     except CheckpointError as error:  # of the user's choice, not of a run in progress
         raise ConfigError(f"agent {spec!r}: {error}") from error
+    return _built(spec, LocalAgentConfig, [{"type": "hf", "path": str(model)}, *settings])
+
+
+def _run_words(spec: str, rest: str) -> tuple[Path, list[str]]:
+    """Return folder and settings of ``FOLDER key=value ...``; a folder may have blanks."""
+    if (whole := Path(rest).expanduser()).exists():
+        return whole, []
+    folder, *settings = _words(spec, rest)
+    return Path(folder).expanduser(), settings
 
 
 def _from_python(spec: str) -> Policy:
@@ -185,7 +199,7 @@ def agent_digest(spec: str) -> str | None:
     if kind in ("openai", "completions") or not rest:
         return None
     if kind == "run":
-        return _checkpoint_digest(spec, Path(rest).expanduser())
+        return _checkpoint_digest(spec, _run_words(spec, rest)[0])
     return digest_of(Path(_first_word(rest)).expanduser()) if kind == "hf" else source_digest(spec)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from turngym.environments.gym.registration import make
 from turngym.environments.packed import first_tasks
-from turngym.errors import EnvironmentFault, missing_extra
+from turngym.errors import EnvironmentFault, missing_package
 from turngym.rollouts.gateway.hosted import HostedEnv
 from turngym.rollouts.stop_words import STOP_WORDS
 from turngym.seeding import derive_seed
@@ -49,7 +49,7 @@ def inspect_task(name: str, *, count: int = 100, split: Split = "test", **option
         from inspect_ai.scorer import Score, mean, scorer, stderr
         from inspect_ai.solver import solver
     except ImportError as error:
-        raise missing_extra("a task of Inspect", "serve") from error
+        raise missing_package("a task of Inspect", "inspect-ai") from error
 
     @solver  # type: ignore[untyped-decorator]  # inspect_ai is no dependency
     def play() -> Any:

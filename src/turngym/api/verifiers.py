@@ -19,7 +19,7 @@ from typing import Any
 
 from turngym.environments.gym.registration import make
 from turngym.environments.packed import first_tasks
-from turngym.errors import missing_extra
+from turngym.errors import missing_package
 from turngym.rollouts.gateway.hosted import HostedEnv
 from turngym.rollouts.stop_words import STOP_WORDS
 from turngym.seeding import derive_seed
@@ -43,7 +43,7 @@ def verifiers_classes(
     try:
         import verifiers.v1 as vf
     except ImportError as error:
-        raise missing_extra("a task set of verifiers", "serve") from error
+        raise missing_package("a task set of verifiers", "verifiers>=0.4") from error
     chosen_count, chosen_split = count, split
 
     class Config(vf.TasksetConfig):  # type: ignore[misc]  # verifiers is no dependency

@@ -20,7 +20,7 @@ import typer
 from turngym import registry
 from turngym.cli.arguments import Env, Json, counted, key_values
 from turngym.cli.output import print_json, progress, say, table, writable_file, writable_folder
-from turngym.environments.gym.registration import about, make, options_of
+from turngym.environments.gym.registration import about, declared, make, options_of
 from turngym.errors import ConfigError, unknown_name
 from turngym.plugins import import_attribute
 from turngym.registry import EnvEntry, program_name
@@ -110,7 +110,12 @@ def check_a_task(
         ),
     ],
     episodes: Annotated[
-        int | None, typer.Option("--episodes", min=1, help="Most tasks of each split; default all.")
+        int | None,
+        typer.Option(
+            "--episodes",
+            min=1,
+            help="Most tasks of each split; default all, or 20 where there is no end of them.",
+        ),
     ] = None,
     deep: Annotated[
         int, typer.Option(min=0, help="Tasks of each split that are attacked as well.")
@@ -303,7 +308,7 @@ def _print_one(entry: EnvEntry) -> None:
         *([["what it is", record["about"]]] if record["about"] else []),
         ["id", entry.id],
         ["made by", str(entry.entry_point)],
-        ["snapshots", entry.snapshot_kind],
+        ["snapshots", record["snapshot_kind"]],
         ["gives credit", ", ".join(record["provides"]) or "rewards only"],
         ["needs", ", ".join(need for need in needs if need) or "-"],
         ["runs here", "yes" if record["runs_here"] else f"no: {'; '.join(record['missing'])}"],
@@ -341,6 +346,8 @@ def _record(entry: EnvEntry, *, with_options: bool) -> dict[str, Any]:
         return record
     if missing:
         return {**record, "about": "", "options": None}
+    record["snapshot_kind"], provides = declared(entry)
+    record["provides"] = sorted(provides)
     options = [
         {"name": option.name, "default": option.default, "help": option.help}
         for option in options_of(entry)

@@ -204,7 +204,9 @@ def _part(
             fixes.append(f"install the program {wanted!r}")
     status: Status = "broken" if broken else "missing" if fixes else "ok"
     fix = "; ".join(dict.fromkeys(fixes)) or None
-    return Finding(name=name, status=status, detail=", ".join(lacks or found), fix=fix)
+    return Finding(
+        name=name, status=status, detail=", ".join(dict.fromkeys(lacks or found)), fix=fix
+    )
 
 
 def _imported(name: str) -> str:

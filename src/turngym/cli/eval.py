@@ -77,7 +77,9 @@ class _Plan:
 def evaluate(
     envs: Annotated[
         list[str],
-        typer.Argument(metavar="ENV...", help=f"{registry.FORMS}.", autocompletion=complete_env),
+        typer.Argument(
+            metavar="ENV...", help=f"FAMILY/*, {registry.FORMS}.", autocompletion=complete_env
+        ),
     ],
     agent: Annotated[str, typer.Option(help=FORMS)],
     episodes: Annotated[int, typer.Option(min=1, help="Tasks per environment.")] = 100,
@@ -106,7 +108,7 @@ def evaluate(
 ) -> None:
     """Play tasks 0..N-1 of each environment and print success and costs with 95 % intervals.
 
-    Models always take the likeliest token.
+    Models take the likeliest token, unless the agent says otherwise: 'run:FOLDER temperature=1'.
     Of FAMILY/*, environments that cannot run here are left out and listed.
     """
     entries, chosen = _entries(envs)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turngym.agents.scripted import InlinePolicy
-from turngym.cli.arguments import Env
+from turngym.cli.arguments import Env, EnvOptions, env_options
 from turngym.cli.output import say
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
@@ -109,6 +109,7 @@ def play(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the episode; random by default.")
     ] = None,
+    env_option: EnvOptions = None,
 ) -> None:
     """Play an episode yourself: type an action, ? for the legal ones, quit or Ctrl-D to stop.
 
@@ -118,7 +119,7 @@ def play(
 
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0])
-    with closing(make(env)) as world:
+    with closing(make(env, **env_options(env_option))) as world:
         options = {} if task is None else {"task": task}
         observation, info = world.reset(seed=seed, options=options)
         say(f"{env}: task {info['task_id']}, seed {seed}. '?' lists actions, 'quit' stops.")

@@ -51,7 +51,8 @@ class TaskSet(ABC, Generic[P]):
         task, count = procedural_task(self.name, split, index), self.count(split)
         if count is not None and index >= count:
             counts = ", ".join(f"{self.count(one)} of {one!r}" for one in SPLITS)
-            raise ConfigError(f"task {task.id}: there is none; the set has {counts}")
+            advice = "" if count else ". Choose the other split, or add tasks of this one"
+            raise ConfigError(f"task {task.id}: there is none; the set has {counts}{advice}")
         return task
 
     def find(self, task_id: str) -> Task:

@@ -24,6 +24,11 @@ def test_a_missing_module_names_the_extra_that_installs_it() -> None:
     assert finding.fix == "pip install 'turngym[babyai]'"
 
 
+def test_a_package_of_several_missing_modules_is_named_once() -> None:
+    finding = doctor_module._part("otel", ["no_such_engine.sdk", "no_such_engine.http"])
+    assert finding.detail == "no module no_such_engine"
+
+
 def test_a_missing_program_is_named() -> None:
     finding = doctor_module._part("scienceworld", [], ["no-such-program"])
     assert finding.status == "missing"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import pytest
+from gymnasium.envs.registration import load_env_creator
 
 import turngym
-from helpers.envs import registered
+from helpers.envs import LadderEnv, registered
 from turngym import registry
 from turngym.environments.core.env import clone, fork
-from turngym.environments.gym.registration import options_of
+from turngym.environments.gym.registration import declared, known_options, options_of
 from turngym.errors import ConfigError, UnknownNameError
 
 READY = [entry for entry in registry.entries() if not entry.missing()]
@@ -70,6 +72,43 @@ def test_an_unknown_option_names_the_nearest() -> None:
         UnknownNameError, match=r"option of text/maze 'dificulty'\. Did you mean 'dif"
     ):
         turngym.make("text/maze", dificulty="hard")
+
+
+class TallLadderEnv(LadderEnv):
+    """Has a height that must be given, and hands it on."""
+
+    def __init__(self, height: int, *, colour: str, **options: Any) -> None:
+        super().__init__(**options)
+
+
+@pytest.mark.parametrize("entry", GAMES.values(), ids=lambda entry: entry.short_name)
+def test_what_ours_are_registered_with_is_what_their_classes_have(
+    entry: registry.EnvEntry,
+) -> None:
+    assert declared(entry) == (entry.snapshot_kind, entry.provides)
+    plain = replace(entry, snapshot_kind="replay", provides=frozenset())
+    if isinstance(load_env_creator(entry.entry_point), type):
+        assert declared(plain) == declared(entry)
+
+
+def test_an_option_that_has_to_be_given_is_named_with_where_it_is_given() -> None:
+    with registered("lab/TallLadder-v0", f"{__name__}:TallLadderEnv", family="lab"):
+        with pytest.raises(ConfigError) as found:
+            turngym.make("lab/tallladder", colour="red")
+        with pytest.raises(ConfigError, match="has to be given colour"):
+            turngym.make("lab/tallladder", height=3)
+    assert str(found.value) == (
+        "environment 'lab/tallladder' has to be given height: --env-option height=..., "
+        "[env.options] of a run, or make(ENV, height=...)"
+    )
+
+
+def test_a_bug_of_a_constructor_that_reads_alike_is_left_as_it_is() -> None:
+    entry = registry.find("text/maze")
+    bug = TypeError("f() missing 1 required positional argument: 'x'")
+    with pytest.raises(TypeError) as found, known_options(entry, {}):
+        raise bug
+    assert found.value is bug
 
 
 @pytest.mark.parametrize(

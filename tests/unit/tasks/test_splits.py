@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from turngym import FileProblem, ListedSet
+from turngym.errors import ConfigError
 from turngym.tasks.base import split_of
+from turngym.tasks.problem import World
 
 
 def test_a_problem_has_one_split() -> None:
@@ -23,3 +26,21 @@ def test_the_splits_of_published_results_are_held() -> None:
     shell = [n for n in range(16) if split_of(str(n), one_in=2, remainder=1) == "train"]
     assert held == [0, 4, 9, 15]
     assert shell == [2, 3, 8, 10, 15]
+
+
+class Nothing(FileProblem):
+    prompt = "Do nothing."
+
+    async def judge(self, world: World) -> float:
+        return 1.0
+
+    def expert(self) -> list[str]:
+        return []
+
+
+def test_a_split_without_tasks_says_what_else_can_be_played() -> None:
+    tasks = ListedSet("few", [("one", Nothing())], splits={"one": "train"})
+    with pytest.raises(ConfigError, match=r"1 of 'train', 0 of 'test'\. Choose the other split"):
+        tasks.task("test", 0)
+    with pytest.raises(ConfigError, match=r"1 of 'train', 0 of 'test'$"):
+        tasks.task("train", 1)

@@ -71,7 +71,7 @@ def require_desktop() -> None:
         ConfigError: Debian packages are missing; the message names them in one line.
     """
     if any(find_spec(name) is None for name in ("Xlib", "jeepney")):
-        raise missing_extra("desktop environments", "desktop")
+        raise missing_extra("a desktop environment", "desktop")
     if missing := missing_packages():
         raise ConfigError(
             f"desktop environments need {', '.join(missing)}: apt-get install "

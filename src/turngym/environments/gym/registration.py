@@ -81,27 +81,38 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         return gymnasium.make(entry.id, **kwargs)
 
 
+_MISSING = re.compile(r"\(\) missing \d+ required (?:positional|keyword-only) arguments?: (.+)")
+
+
 @contextmanager
 def known_options(entry: EnvEntry, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Name an option that an environment has not, and those that it has.
+    """Name an option that an environment has not, and those that it has, or one that it needs.
 
     Args:
         entry: What is made in the block.
         kwargs: The options that it is made with.
 
     Raises:
-        ConfigError: It has no option of that name.
+        ConfigError: It has no option of that name, or one that must be given is not.
     """
     try:
         yield
     except TypeError as error:
-        found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        reason = str(error).split(" was raised from ")[0]
+        known = [option.name for option in options_of(entry)]
+        if lacks := _MISSING.search(reason):
+            names = re.findall(r"'(\w+)'", lacks[1])
+            if set(names) <= set(known):
+                raise ConfigError(
+                    f"environment {entry.short_name!r} has to be given {' and '.join(names)}: "
+                    f"--env-option {names[0]}=..., [env.options] of a run, or make(ENV, "
+                    f"{names[0]}=...)"
+                ) from error
+        found = re.search(r"unexpected keyword argument '(\w+)'", reason)
         if found is None:
             raise
         if found[1] not in kwargs:  # what it was registered with
-            reason = str(error).split(" was raised from ")[0]
             raise ConfigError(f"environment {entry.short_name!r}: {reason}") from error
-        known = [option.name for option in options_of(entry)]
         raise unknown_name(f"option of {entry.short_name}", found[1], known) from error
 
 
@@ -216,6 +227,28 @@ def about(entry: EnvEntry) -> str:
     maker: Any = inspect.unwrap(load_env_creator(entry.entry_point))
     first = (vars(maker).get("__doc__") or "").strip().partition("\n")[0]
     return re.sub(r" See ``\w+``\.$", "", str(first)).replace("``", "")
+
+
+def declared(entry: EnvEntry) -> tuple[str, frozenset[str]]:
+    """Return the kind of snapshots of an environment, and what it gives credit methods.
+
+    Its class knows both, where the one who registered it did not say.
+
+    Raises:
+        ImportError: It needs something that is not installed.
+    """
+    from turngym.environments.core.episode import EpisodeCore
+
+    maker: Any = inspect.unwrap(load_env_creator(entry.entry_point))
+    if not (inspect.isclass(maker) and issubclass(maker, EpisodeCore)):
+        return entry.snapshot_kind, entry.provides
+    methods = {"state_key": "state_key", "potential": "potential", "ground_truth": "answer"}
+    written = {
+        need
+        for need, method in methods.items()
+        if getattr(maker, method) is not getattr(EpisodeCore, method)
+    }
+    return maker.snapshot_kind, entry.provides or frozenset(written)
 
 
 _LIMIT = "Turns after which an episode is truncated."

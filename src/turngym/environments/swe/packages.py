@@ -34,7 +34,7 @@ def require_pytest() -> None:
         MissingExtraError: pytest is not installed.
     """
     if importlib.util.find_spec("pytest") is None:
-        raise missing_extra("SWE environments", "swe")
+        raise missing_extra("an SWE environment", "swe")
 
 
 def packages_folder() -> Path:

@@ -67,7 +67,7 @@ def require_browser() -> None:
         ConfigError: There is no Chromium.
     """
     if importlib.util.find_spec("playwright") is None:
-        raise missing_extra("web environments", "web")
+        raise missing_extra("a web environment", "web")
     find_chromium()
 
 

@@ -120,7 +120,7 @@ class Wire:
 
 
 def _adbutils() -> Any:
-    return import_extra("adbutils", "Android devices", "android")
+    return import_extra("adbutils", "an Android device", "android")
 
 
 # The device itself.

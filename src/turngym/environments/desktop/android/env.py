@@ -86,7 +86,7 @@ class AndroidEnv(ProblemEnv):
         **options: Unpack[DeviceOptions],
     ) -> None:
         if importlib.util.find_spec("adbutils") is None:
-            raise missing_extra("Android devices", "android")
+            raise missing_extra("an Android device", "android")
         self.size, self.tasks = size, task_set(tasks)
         self.name = self.tasks.name
         super().__init__(**options)
