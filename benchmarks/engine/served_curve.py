@@ -5,7 +5,7 @@ Within a seed all engines begin with one model and meet the same tasks in the sa
 
     served_curve.py                             five seeds, half an hour; stop it any time
     served_curve.py --vllm /opt/vllm/bin/python three engines: vLLM, too
-    served_curve.py --page                      also write the table into docs/gpu.md
+    served_curve.py --page                      also write the table into docs/gpu_results.md
 
 A line of JSON for each run goes to ``results/served_curve.jsonl``, with its whole curve.
 """
@@ -30,7 +30,7 @@ from turngym.rollouts.evaluation.statistics import Estimate
 from turngym.trainers.metrics import read_metrics
 
 FILE = RESULTS / "served_curve.jsonl"
-PAGE = ROOT / "docs" / "gpu.md"
+PAGE = ROOT / "docs" / "gpu_results.md"
 LOCAL, SERVED, VLLM = "local", "policy-server", "vllm"
 START = ("warm_start.evaluate_from=40", "warm_start.evaluate_every=10")
 """The recipe evaluates after every second step; a policy that knows nothing plays long episodes."""
@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--held-out", type=int, default=64, help="tasks before and after")
     parser.add_argument("--vllm", default="", help="interpreter of an environment with vLLM")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "served")
-    parser.add_argument("--page", action="store_true", help="write docs/gpu.md")
+    parser.add_argument("--page", action="store_true", help="write docs/gpu_results.md")
     arguments = parser.parse_args()
     command = [sys.executable, "-m", "turngym", "compare", *settings(arguments)]
     code = subprocess.run(command, env=child_environment(), check=False).returncode

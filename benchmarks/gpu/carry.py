@@ -4,7 +4,7 @@
 
 There: torch 2.11 for CUDA 13 (vLLM pins 2.13, but its libraries are built for the stable interface
 of torch and load there, too), transformers 5.17, triton 3.6. Unpack ``site.tar.xz`` to a folder and
-name it in a ``.pth`` file of that Python; flags and variables that go with it: docs/gpu.md.
+name it in a ``.pth`` file of that Python; flags and variables that go with it: docs/gpu_results.md.
 
 Left out are kernels for other GPUs (their code is replaced by zeros, which take no room in the
 archive), for mixtures of experts and FlashAttention 2, and what no import of the server needs.

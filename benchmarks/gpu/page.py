@@ -1,4 +1,4 @@
-"""Write what one H200 gave, as it is stored, into docs/gpu.md."""
+"""Write what one H200 gave, as it is stored, into docs/gpu_results.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from harness import RESULTS, ROOT, put_section
 from turngym.rollouts.evaluation.statistics import Estimate
 
-FOLDER, PAGE = RESULTS / "gpu", ROOT / "docs" / "gpu.md"
+FOLDER, PAGE = RESULTS / "gpu", ROOT / "docs" / "gpu_results.md"
 Row = dict[str, Any]
 
 
