@@ -235,10 +235,75 @@ async def test_what_the_server_breaks_at_is_a_fault_and_what_it_does_not_know_is
         with pytest.raises(EnvironmentFault, match="the ladder broke"):
             await far.step('{"name": "act", "arguments": {"text": "up"}}')
         await far.close()
-    with pytest.raises(ConfigError, match=r"no OpenEnv server"):
+    with pytest.raises(EnvironmentFault, match="is gone"):  # an episode's fault: tried again
         await OpenEnvEnv(url).reset(seed=0)
+    with pytest.raises(ConfigError, match=r"no OpenEnv server"):
+        await OpenEnvEnv("http://127.0.0.1:9").reset(seed=0)
     with pytest.raises(ConfigError, match="wanted http"):
         OpenEnvEnv("127.0.0.1")
+
+
+def tools_app(most: int = 1) -> Any:
+    """Return what OpenEnv's own server of MCP tools says, with one tool."""
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route, WebSocketRoute
+
+    add = {"name": "add", "description": "Adds.", "input_schema": {"required": ["a"]}}
+
+    def schema(request: Any) -> Any:
+        return JSONResponse({"action": {"properties": {"tool_name": {}, "arguments": {}}}})
+
+    async def talk(socket: Any) -> None:
+        await socket.accept()
+        seen: dict[str, Any]
+        async for text in socket.iter_text():
+            action = json.loads(text)["data"]
+            if not most:
+                full = {"code": "CAPACITY_REACHED", "message": "full"}
+                await socket.send_json({"type": "error", "data": full})
+                continue
+            if action.get("type") == "list_tools":
+                seen = {"tools": [add]}
+            elif action.get("type") != "call_tool":
+                seen = {}
+            elif action["arguments"]["a"] < 0:
+                seen = {"tool_name": "add", "result": None, "error": {"message": "below 0"}}
+            else:
+                content = [{"type": "text", "text": str(action["arguments"]["a"] + 1)}]
+                seen = {"tool_name": action["tool_name"], "result": {"content": content}}
+            data = {"observation": seen, "reward": None, "done": False}
+            await socket.send_json({"type": "observation", "data": data})
+
+    return Starlette(routes=[Route("/schema", schema), WebSocketRoute("/ws", talk)])
+
+
+async def test_the_mcp_tools_of_a_server_are_those_of_the_agent() -> None:
+    from turngym.environments.tools.openenv import OpenEnvEnv
+
+    async with serving(tools_app()) as url:
+        far = OpenEnvEnv(url)
+        _, info = await far.reset(seed=0)
+        assert [tool["function"]["name"] for tool in info["tools"]] == ["add"]
+        assert "Adds." in info["instructions"]
+        seen, _, _, _, info = await far.step('{"name": "add", "arguments": {"a": 2}}')
+        assert (seen["text"], info.get("invalid_action")) == ("3", None)
+        seen, _, _, _, info = await far.step('{"name": "add", "arguments": {"a": -2}}')
+        assert (seen["text"], info["invalid_action"]) == ("below 0", "below 0")
+        _, _, _, _, info = await far.step('{"name": "act", "arguments": {"tool_name": "add"}}')
+        assert "Unknown tool 'act'" in info["invalid_action"]
+        await far.close()
+
+
+async def test_a_full_server_of_mcp_tools_is_a_fault_that_says_so() -> None:
+    from turngym.environments.tools.openenv import OpenEnvEnv
+    from turngym.errors import EnvironmentFault
+
+    async with serving(tools_app(most=0)) as url:
+        far = OpenEnvEnv(url)
+        with pytest.raises(EnvironmentFault, match="CAPACITY_REACHED"):
+            await far.reset(seed=0)
+        await far.close()
 
 
 async def test_a_full_server_is_a_fault_that_says_so() -> None:

@@ -19,6 +19,11 @@ from turngym.errors import ConfigError, EnvironmentFault, missing_extra
 from turngym.tasks.base import Task
 
 ACT = "act"
+_LIST = {"type": "list_tools"}
+_CALLED = "tool_name"
+"""What an action of a server of MCP tools names its tool by."""
+_ANSWERED = set[str]()
+"""Servers that this process has spoken to: one of them that is away is no wrong address."""
 _NO_ACTION = "VALIDATION_ERROR"
 _APART = ("done", "reward", "metadata")
 _MOST_BYTES = 64 << 20
@@ -27,8 +32,10 @@ _MOST_BYTES = 64 << 20
 class OpenEnvEnv(AsyncTurnEnv):
     """An environment behind OpenEnv's WebSocket, one session each.
 
-    Action: the tool ``act``, whose arguments are the server's own action schema.
-    Observation: its ``text`` where that is all there is, else the observation as JSON.
+    Action: the tool ``act``, whose arguments are the server's own action schema; of a server of
+        MCP tools, those tools.
+    Observation: its ``text``, or what a tool said, where that is all there is, else the observation
+        as JSON.
     Reward: the server's; a step without one pays 0.
     Start: the server's reset, with the seed of the task.
     End: the server says ``done``, or a limit. An error of the server is a fault.
@@ -54,18 +61,19 @@ class OpenEnvEnv(AsyncTurnEnv):
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"openenv: url {url!r}: wanted http://HOST:PORT")
         self.url, self.timeout_s = url.rstrip("/"), timeout_s
-        self._reset, self._socket = dict(reset or {}), None
+        self._reset, self._has_tools = dict(reset or {}), False
+        self._socket: Any = None  # of websockets, which may not be installed
         self.action_format = JsonTools([_tool({})])  # until the server says its own
 
     async def begin(self, task: Task) -> Outcome:
         """Connect, learn what an action is, and reset.
 
         Raises:
-            ConfigError: There is no server, or it speaks no OpenEnv.
-            EnvironmentFault: It cannot reset.
+            ConfigError: There is no server, nor was there one, or it speaks no OpenEnv.
+            EnvironmentFault: It cannot reset, or is gone.
         """
         if self._socket is None:
-            self._socket = await self._connected()
+            await self._connect()
         seed = {"seed": task.seed % 2**31, "episode_id": task.id}
         found = await self._ask("reset", {**seed, **self._reset})
         if found["type"] != "observation":
@@ -84,7 +92,8 @@ class OpenEnvEnv(AsyncTurnEnv):
         Raises:
             EnvironmentFault: The server broke, or is gone.
         """
-        found = await self._ask("step", dict(action.arguments))
+        call = {"type": "call_tool", _CALLED: action.name, "arguments": dict(action.arguments)}
+        found = await self._ask("step", call if self._has_tools else dict(action.arguments))
         data = found.get("data") or {}
         if found["type"] == "observation":
             return _outcome(data)
@@ -99,18 +108,38 @@ class OpenEnvEnv(AsyncTurnEnv):
         if socket is not None:
             await socket.close()
 
-    async def _connected(self) -> Any:
+    async def _connect(self) -> None:
         try:
             from websockets.asyncio.client import connect
         except ImportError as error:
             raise missing_extra("an OpenEnv server", "serve") from error
         try:
             schema = await asyncio.to_thread(self._schema)
-            self.action_format = JsonTools([_tool(schema)])
             place = f"ws{self.url.removeprefix('http')}/ws"
-            return await connect(place, open_timeout=self.timeout_s, max_size=_MOST_BYTES)
+            self._socket = await connect(place, open_timeout=self.timeout_s, max_size=_MOST_BYTES)
         except (OSError, ValueError, TimeoutError) as error:
+            if self.url in _ANSWERED:
+                raise EnvironmentFault(f"openenv: {self.url}: is gone: {error}") from error
             raise ConfigError(f"openenv: url {self.url!r}: no OpenEnv server: {error}") from error
+        _ANSWERED.add(self.url)
+        tools = await self._tools() if _CALLED in schema.get("properties", {}) else []
+        self._has_tools = bool(tools)
+        self.action_format = JsonTools(tools or [_tool(schema)])
+
+    async def _tools(self) -> list[dict[str, Any]]:
+        """Return the MCP tools of a server, as OpenAI-style function descriptions."""
+        found = await self._ask("step", _LIST)
+        data = found.get("data") or {}
+        if found["type"] != "observation" and data.get("code") != _NO_ACTION:
+            await self.close()
+            raise EnvironmentFault(f"openenv: {self.url}: tools: {data}")
+        listed = data.get("observation") or {}
+        return [
+            {"type": "function", "function": {
+                "name": one["name"], "description": one.get("description") or "",
+                "parameters": {"type": "object", **one.get("input_schema", {})},
+            }} for one in listed.get("tools", ())
+        ]  # fmt: skip
 
     def _schema(self) -> dict[str, Any]:
         with urllib.request.urlopen(f"{self.url}/schema", timeout=self.timeout_s) as answer:
@@ -154,13 +183,25 @@ def _outcome(data: Mapping[str, Any]) -> Outcome:
         name: one for name, one in (data.get("observation") or {}).items() if name not in _APART
     }
     metadata = data.get("metadata") or {}
-    text = seen["text"] if seen.keys() == {"text"} else json.dumps(seen, ensure_ascii=False)
     is_over, is_cut = bool(data.get("done")), bool(metadata.get("truncated"))
+    error = seen.get("error") if _CALLED in seen else None
+    wrong = error["message"] if isinstance(error, Mapping) else None
     return Outcome(
-        text=str(text),
+        text=wrong or _text(seen),
         reward=float(data.get("reward") or 0.0),
         terminated=is_over and not is_cut,
         truncated=is_over and is_cut,
-        invalid_action=metadata.get("invalid_action"),
+        invalid_action=metadata.get("invalid_action") or wrong,
         info={"score": metadata["score"]} if "score" in metadata else None,
     )
+
+
+def _text(seen: Mapping[str, Any]) -> str:
+    """Return what an agent reads of an observation."""
+    if seen.keys() == {"text"}:
+        return str(seen["text"])
+    result = seen.get("result") if _CALLED in seen else None
+    content = result.get("content") if isinstance(result, Mapping) else None
+    if content and all(one["type"] == "text" for one in content):
+        return "\n".join(one["text"] for one in content)
+    return json.dumps(seen, ensure_ascii=False)
