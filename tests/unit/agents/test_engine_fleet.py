@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -24,11 +23,12 @@ async def test_a_server_of_others_that_stays_away_is_said_ever_more_rarely(
     config = VllmEngineConfig.model_validate({"type": "vllm", "server": "turngym"})
     member = fleet.Member(Replica("http://far:1", config), last_seen=0.0)
     one = fleet.Fleet([member], config, lambda: ("", ""))
-    said: dict[float, Any] = {}
+    said: dict[float, str] = {}
     for now in map(float, range(0, 260, 10)):
         with caplog.at_level(logging.WARNING):
             await one._failed(member, "no route" if now < 200 else "connection refused")
-        said |= {now: record.getMessage() for record in caplog.records}
+        for record in caplog.records:
+            said[now] = record.getMessage()
         caplog.clear()
     assert list(said) == [0, 10, 40, 160, 200]
     assert said[160] == "engine http://far:1: no route"
