@@ -194,25 +194,6 @@ async def test_a_session_stays_where_its_prefix_is_and_leaves_when_that_server_d
             np.testing.assert_allclose(each.logprobs, scored[-len(each.token_ids) :], atol=1e-5)
 
 
-async def test_a_server_that_stays_away_is_said_once(
-    served: tuple[str, LocalEngine],
-    tmp_path: Path,
-    open_engine: Open,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    stack = servers.policy_server(tmp_path, context=CONTEXT)
-    second, _ = await stack.__aenter__()
-    engine = await open_engine([served[0], second])
-    while engine.metrics()["engine/serving"] < 2:
-        await asyncio.sleep(0.01)
-    await stack.__aexit__(None, None, None)
-    engine.suspect(1, "a request failed")
-    while engine.metrics()["engine/ejected"] < 3:
-        await asyncio.sleep(0.01)
-    said = [record.getMessage() for record in caplog.records if second in record.getMessage()]
-    assert len(said) == len(set(said)) > 0
-
-
 async def test_a_server_keeps_what_the_conversations_of_a_whole_batch_have_read(
     served: tuple[str, LocalEngine], open_engine: Open
 ) -> None:

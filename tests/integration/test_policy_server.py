@@ -145,6 +145,21 @@ async def test_stream_and_whole_answer_are_one_and_the_next_turn_reads_no_token_
         ("completions", {"model": "tiny", "prompt": []}, 400, "the prompt is empty"),
         ("completions", {"model": "tiny", "prompt": "x", "n": 2}, 400, "n: Input should be"),
         ("completions", {"model": "tiny", "prompt": "x", "top_k": 5}, 400, "top_k: this server"),
+        *(
+            (
+                "chat/completions",
+                {"model": "tiny", "messages": [{"role": "user", "content": "x"}], name: value},
+                400,
+                f"{name}: ",
+            )
+            for name, value in {
+                "tool_choice": "required",
+                "stop_token_ids": [3],
+                "guided_json": {"type": "object"},
+                "structured_outputs": {"regex": "a"},
+                "chat_template_kwargs": {"enable_thinking": False},
+            }.items()
+        ),
     ],
 )
 async def test_bad_request_is_one_line(path: str, body: Any, status: int, line: str) -> None:

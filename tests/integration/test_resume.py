@@ -32,6 +32,7 @@ from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.build_run import load_policy
 from turngym.trainers.runs.checkpoints import find_model, latest_checkpoint
 from turngym.trainers.runs.progress import TrainResult
+from turngym.trainers.runs.run_folder import read_settings
 from turngym.trainers.settings.train import TrainConfig
 
 SETTINGS: dict[str, Any] = {
@@ -259,6 +260,7 @@ def test_adapters_and_the_reference_policy_are_taken_up_too(
         more = load_config(TrainConfig, [settings, "run.steps=5", f"model.path={base}"])
         with pytest.raises(CheckpointError, match=r"adapters belong to other weights than those"):
             train(more, tmp_path / "straight")
+        assert read_settings(tmp_path / "straight")["run"]["steps"] == 4  # refused, so not kept
 
 
 def assert_peft_reads_the_adapter(base: Path, merged: Path) -> None:

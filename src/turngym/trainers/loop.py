@@ -99,6 +99,7 @@ async def _train(
         with cancelled_by_signals():
             progress.phase("expert episodes", None)
             run = await build_run(config, folder, group)
+            folder.accept()
             run.log.begin_tracking()
             await _imitate(run, progress)
             await _measure(run, "before", progress)

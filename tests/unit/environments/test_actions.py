@@ -187,8 +187,8 @@ def test_commands_are_tools_too():
 @pytest.mark.parametrize(
     ("templates", "message"),
     [
-        ({}, "a dict of at least one template by name"),
-        ("go {direction}", "a dict of at least one template by name"),
+        ({}, "wanted {name: template, ...}, found {}"),
+        ("look", "wanted {name: template, ...}, found 'look'"),
         ({"x": "x {y:float}"}, "command 'x': unknown slot kind 'float'; wanted int or a"),
         ({"x": "{y} and {y}"}, "command 'x': template '{y} and {y}'"),
     ],
@@ -298,9 +298,10 @@ def test_the_instructions_hold_every_tool_with_its_schema():
     assert '"name": "answer"' in text
 
 
-def test_at_least_one_tool_is_needed():
-    with pytest.raises(ConfigError, match="at least one tool"):
-        JsonTools([])
+@pytest.mark.parametrize("tools", [[], "look", ["look"], {"a": 1}, [{"name": "look"}]])
+def test_at_least_one_tool_is_needed(tools):
+    with pytest.raises(ConfigError, match=r'wanted \[{"function": ...}, ...\], found'):
+        JsonTools(tools)
 
 
 def test_a_schema_that_refers_to_a_place_in_the_network_fetches_nothing():

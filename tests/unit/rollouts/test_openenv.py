@@ -260,10 +260,9 @@ def tool_server_says(asked: Any) -> Any:
     return {"observation": seen}
 
 
-async def test_tools_of_a_server_of_mcp_tools_are_the_actions() -> None:
+@asynccontextmanager
+async def tool_server(says: Any = tool_server_says) -> AsyncIterator[str]:
     from websockets.asyncio.server import serve
-
-    from turngym.environments.tools.openenv import OpenEnvEnv
 
     def schema(connection: Any, request: Any) -> Any:
         found = {"action": {"properties": {"type": {"const": "call_tool"}}}}
@@ -273,11 +272,17 @@ async def test_tools_of_a_server_of_mcp_tools_are_the_actions() -> None:
         async for message in socket:
             asked = json.loads(message)
             kind = "mcp" if asked["type"] == "mcp" else "observation"
-            await socket.send(json.dumps({"type": kind, "data": tool_server_says(asked)}))
+            await socket.send(json.dumps({"type": kind, "data": says(asked)}))
 
     async with serve(speak, "127.0.0.1", 0, process_request=schema) as server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        far = OpenEnvEnv(f"http://127.0.0.1:{port}")
+        yield f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+
+
+async def test_tools_of_a_server_of_mcp_tools_are_the_actions() -> None:
+    from turngym.environments.tools.openenv import OpenEnvEnv
+
+    async with tool_server() as url:
+        far = OpenEnvEnv(url)
         seen, info = await far.reset(seed=0)
         assert json.loads(seen["text"]) == {"message": "ready"}
         assert [tool["function"]["name"] for tool in info["tools"]] == ["double"]
@@ -285,6 +290,24 @@ async def test_tools_of_a_server_of_mcp_tools_are_the_actions() -> None:
         assert seen["text"] == "42"
         *_, info = await far.step('{"name": "double", "arguments": {}}')
         assert info["invalid_action"] == "a is missing"
+        await far.close()
+
+
+async def test_a_server_that_lists_no_tools_is_asked_again_by_the_next_episode() -> None:
+    from turngym.environments.tools.openenv import OpenEnvEnv
+    from turngym.errors import EnvironmentFault
+
+    answers = iter([{"code": "CAPACITY_REACHED"}])
+
+    def full_at_first(asked: Any) -> Any:
+        return next(answers, None) or tool_server_says(asked)
+
+    async with tool_server(full_at_first) as url:
+        far = OpenEnvEnv(url)
+        with pytest.raises(EnvironmentFault, match="CAPACITY_REACHED"):
+            await far.reset(seed=0)
+        _, info = await far.reset(seed=0)
+        assert [tool["function"]["name"] for tool in info["tools"]] == ["double"]
         await far.close()
 
 

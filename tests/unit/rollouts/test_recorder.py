@@ -1,12 +1,13 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from turngym.agents.engine.protocol import Generation
-from turngym.agents.remote.wire import TokenTrace, generation_of
+from turngym.agents.remote.wire import Scrubber, TokenTrace, generation_of
 from turngym.errors import PolicyFault
 from turngym.rollouts.gateway.calls import ChunkCollector
-from turngym.rollouts.gateway.episodes import EpisodeRecorder
+from turngym.rollouts.gateway.episodes import EpisodeRecorder, Episodes
 from turngym.types import Message, StopReason
 
 
@@ -158,3 +159,32 @@ def test_tokens_that_cannot_have_been_sampled_are_not_recorded(
     rows = {"content": [{"logprob": logprob} for logprob in logprobs]}
     choice = {"token_ids": [1], "logprobs": rows, "finish_reason": "stop", **more}
     assert generation_of({"choices": [choice]}) is None
+
+
+async def test_what_a_killed_gateway_had_open_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gateway() -> Episodes:
+        return Episodes(out=tmp_path, scrubber=Scrubber())
+
+    killed = gateway()
+    await killed.open("a", task_id="sums/3")
+    for _ in range(2):  # a name may come again
+        await killed.open("b")
+        await killed.end(killed.find("b"), StopReason.TERMINATED)
+    await killed.open("c")
+    gateway()
+    assert not caplog.records, "it runs"
+    assert killed._list is not None
+    assert killed._list._file is not None
+    killed._list._file.close()  # as the kernel does at a kill
+    gateway()
+    lost = "a (task 'sums/3'), c (task 'outside')"
+    assert caplog.messages == [
+        f"{tmp_path}: a gateway was killed while episodes were open, which are lost: {lost}"
+    ]
+    after = gateway()
+    await after.open("d")
+    await after.end_all()
+    assert len(caplog.records) == 1
+    assert not list(tmp_path.glob(".open-*"))

@@ -94,7 +94,8 @@ def test_many_differences_are_a_line_each_and_ten_at_most(tmp_path: Path) -> Non
 
 def test_settings_that_change_no_result_may_change(tmp_path: Path) -> None:
     begun_run(tmp_path)
-    RunFolder(tmp_path, config("run.keep_checkpoints=9", "run.checkpoint_every=1")).close()
+    with RunFolder(tmp_path, config("run.keep_checkpoints=9", "run.checkpoint_every=1")) as run:
+        run.accept()
     content = json.loads((tmp_path / "config.json").read_text())
     assert content["config"]["run"]["keep_checkpoints"] == 9
     assert content["changes"][0]["run.keep_checkpoints"] == [2, 9]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,18 +23,35 @@ _ROLES: Mapping[str, Role] = {
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
 _UNCHANGING: Mapping[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
     "best_of": (0, 1),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
     "echo": (False,),
     "frequency_penalty": (0,),
+    "functions": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
     "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
     "logit_bias": ({},),
+    "logits_processors": ([],),
     "min_p": (0,),
     "min_tokens": (0,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
+    "stop_token_ids": ([],),
+    "structured_outputs": ({},),
     "suffix": ("",),
     "top_k": (0, -1),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
 }
 """What OpenAI and vLLM sample by and we do not, with the values that change nothing."""
 
@@ -93,7 +110,8 @@ class ChatRequest(SamplingRequest):
     messages: list[dict[str, Any]] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Any = None
+    tool_choice: Literal["none", "auto"] | None = None
+    """The model calls a tool or does not; nothing here makes it."""
     logprobs: bool | None = False
 
     @property

@@ -99,8 +99,8 @@ class Commands:
         help: Mapping[str, str] | None = None,
         keep_case: bool = False,
     ) -> None:
-        if not (isinstance(templates, Mapping) and templates):
-            raise ConfigError("Commands: wanted a dict of at least one template by name")
+        if not templates or not isinstance(templates, Mapping):
+            raise ConfigError(f"Commands: wanted {{name: template, ...}}, found {templates!r}")
         self.templates = dict(templates)
         self.help = dict(help or {})
         self.keep_case = keep_case
@@ -216,8 +216,8 @@ class JsonTools:
     """
 
     def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
-        if not tools:
-            raise ConfigError("JsonTools: at least one tool is needed")
+        if not tools or not all("function" in tool for tool in tools):
+            raise ConfigError(f'JsonTools: wanted [{{"function": ...}}, ...], found {tools!r}')
         self._tools = [dict(tool) for tool in tools]
         self._schemas = {t["function"]["name"]: t["function"]["parameters"] for t in self._tools}
 

@@ -145,6 +145,7 @@ class OpenEnvEnv(AsyncTurnEnv):
                 for tool in found["data"]["result"]["tools"]
             ]
         except (KeyError, TypeError) as error:
+            await self.close()  # the server may be full
             raise EnvironmentFault(f"openenv: {self.url}: lists no tools: {found}") from error
 
     def _schema(self) -> dict[str, Any]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import itertools
+import json
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from turngym.agents.engine.protocol import Generation
 from turngym.agents.remote.wire import Scrubber, TokenTrace
@@ -247,6 +249,56 @@ class Episode:
             )
 
 
+class _OpenList:
+    """The names of open episodes, in a file that a gateway leaves behind only when it is killed.
+
+    Args:
+        folder: Of the trajectories. What gateways before left there is logged and removed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f".open-{secrets.token_hex(4)}"
+        self._file: IO[str] | None = None
+        for left in sorted(folder.glob(".open-*")):
+            with left.open(encoding="utf-8") as file, suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # one that runs holds its own
+                if lost := _left_open(file):
+                    logger.warning(
+                        "%s: a gateway was killed while episodes were open, which are lost: %s",
+                        folder,
+                        ", ".join(lost),
+                    )
+                left.unlink(missing_ok=True)
+
+    def note(self, **row: str) -> None:
+        """Add a line."""
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("w", encoding="utf-8")
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self._file is not None:
+            self._path.unlink(missing_ok=True)
+            self._file.close()
+            self._file = None
+
+
+def _left_open(lines: Iterable[str]) -> list[str]:
+    found: dict[str, str] = {}
+    for line in lines:
+        if line.endswith("\n"):  # else the end came while it was written
+            row = json.loads(line)
+            if "end" in row:
+                found.pop(row["end"], None)
+            else:
+                found[row["open"]] = f"{row['open']} (task {row['task']!r})"
+    return list(found.values())
+
+
 class Episodes:
     """All episodes of one gateway.
 
@@ -272,6 +324,7 @@ class Episodes:
         self.num_finished = 0
         self.scrubber = scrubber
         self._out = out
+        self._list = None if out is None else _OpenList(out)
         self._open_env = open_env
         self._seed = seed
         self._open: dict[str, Episode] = {}
@@ -320,6 +373,8 @@ class Episodes:
         )
         episode = self._open[name] = Episode(name, recorder, hosted, scrubber)
         self._by_key[episode.key] = episode
+        if self._list is not None:
+            self._list.note(open=episode.name, task=task)
         return episode
 
     async def _host(self, task_id: str | None) -> tuple[HostedEnv | None, str | None, int]:
@@ -382,8 +437,11 @@ class Episodes:
         episode.ended = trajectory
         self.finished.append(trajectory)
         self.num_finished += 1
-        if self._out is not None:
+        if self._out is not None and self._list is not None:
             append_trajectory(self._out / FILE, trajectory)
+            self._list.note(end=episode.name)
+            if not self._open:
+                self._list.close()
         elif self.num_finished - 1 == self.finished.maxlen:
             logger.warning(
                 "without a folder only the latest %d episodes are kept", self.finished.maxlen
@@ -402,3 +460,5 @@ class Episodes:
                 await episode.hosted.close()
         self._open.clear()
         self._by_key.clear()
+        if self._list is not None:
+            self._list.close()

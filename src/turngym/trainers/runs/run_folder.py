@@ -84,6 +84,7 @@ class RunFolder:
         self.summary = path / "summary.json"
         self.outbox = Outbox()
         self._timings: GrowingFile | None = None
+        self._longer: Mapping[str, Any] | None = None
         self._lock: IO[str] | None = None
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -271,12 +272,19 @@ class RunFolder:
         self.manifest = Manifest(self.path)
 
     def _change(self, content: dict[str, Any], wanted: Mapping[str, Any]) -> None:
-        """Take over settings that only extend the run, and note what they were."""
-        changed = check_change(self.path, content["config"], wanted)
-        is_longer = extends(content["config"], wanted)
-        if is_longer and self.summary.exists():
+        """Take settings that only extend the run; ``accept`` keeps them."""
+        check_change(self.path, content["config"], wanted)
+        if extends(content["config"], wanted) and self.summary.exists():
             self.manifest.check(self.summary)
             self.reopen()
+        self._longer = wanted
+
+    def accept(self) -> None:
+        """Keep settings that extend the run, and what they were: it could be resumed with them."""
+        if (wanted := self._longer) is None:
+            return
+        content, self._longer = _read_config(self.config), None
+        changed = check_change(self.path, content["config"], wanted)
         changes = [*content.get("changes", ()), {"turngym": VERSION, **changed}]
         with self.manifest.writing(self.config):
             write_json(self.config, {**content, "config": wanted, "changes": changes})

@@ -35,6 +35,8 @@ _SPARE = 8
 _ROUNDING, _BOUND = 3.0, 10.0
 """What is taken for rounding: so many times the largest gap so far, and at most so many times the
 largest of the settings."""
+_LONGER = 4.0
+"""What keeps a server of others away is said again when it has been so many times as long away."""
 _NEARER = 2.0
 """Log-probs so many times nearer to those of the weights before are not those of the new ones."""
 
@@ -54,6 +56,8 @@ class Member:
     is_left_out: bool = False
     failures: deque[float] = field(default_factory=deque)
     last_seen: float = field(default_factory=time.monotonic)
+    said_s: float = 0.0
+    """How long it had been away when that was logged last."""
     transfer: Transfer | None = None
     """What carries weights in flight; None before the first, after a failure, and for files."""
 
@@ -317,8 +321,10 @@ class Fleet:
             member.last_seen = now
         self.counts["engine/ejected"] += 1
         member.disconnect()
-        if cause != member.cause:  # else it was said: one that stays away is tried again and again
+        away_s, is_new = now - member.last_seen, cause != member.cause
+        if member.child is not None or is_new or away_s >= _LONGER * member.said_s:
             logger.warning("engine %s: %s", member.replica.url, cause)
+            member.said_s = away_s
         member.serves, member.cause = None, cause
         member.failures.append(now)
         while now - member.failures[0] > _RESTARTS_WITHIN_S:
