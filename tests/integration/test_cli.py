@@ -517,6 +517,13 @@ def test_check_reports_every_promise_of_an_environment(capsys: Captured) -> None
     assert {result["status"] for result in results} <= {"pass", "not-run"}
 
 
+def test_an_environment_is_checked_as_it_is_made_with_options(capsys: Captured) -> None:
+    assert main(["check", "env", "text/maze", "--env-option", "max_turns=4"]) == 1
+    said = capsys.readouterr().out
+    assert "fail    expert solves: expert, maze-easy/train/0: score 0.0 after 4 turns" in said
+    assert "pass    same in another process" in said
+
+
 def test_check_of_a_broken_environment_fails_and_names_the_promise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:

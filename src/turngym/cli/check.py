@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turngym import registry
-from turngym.cli.arguments import Env, Json, counted, key_values
+from turngym.cli.arguments import Env, EnvOptions, Json, counted, env_options, key_values
 from turngym.cli.output import print_json, progress, say, table, writable_file, writable_folder
-from turngym.environments.gym.registration import about, declared, make, options_of
+from turngym.environments.gym.registration import about, declared, make, named, options_of
 from turngym.errors import ConfigError, unknown_name
 from turngym.plugins import import_attribute
 from turngym.registry import EnvEntry, program_name
@@ -40,7 +40,7 @@ def _group() -> None:
 
 
 @app.command("env")
-def check_environment(env: Env, as_json: Json = False) -> None:
+def check_environment(env: Env, env_option: EnvOptions = None, as_json: Json = False) -> None:
     """Check an environment and its snapshots: pass, fail or not-run for each promise.
 
     Exit code 1 when a promise is broken, or a required check could not run.
@@ -49,10 +49,16 @@ def check_environment(env: Env, as_json: Json = False) -> None:
     entry.require()
     from turngym.environments.checks.check import check_fork, check_turn_env
 
+    target: Any = entry.id
+    if options := env_options(env_option):
+        target = partial(make, entry.id, **options)
+        target.__name__ = entry.id  # for the report
+        with named(entry.short_name, options):
+            target().close()
     with progress(f"checking {env}", 2) as advance:
-        first = check_turn_env(entry.id)
+        first = check_turn_env(target)
         advance(1, "")
-        reports = [first, check_fork(entry.id)]
+        reports = [first, check_fork(target)]
         advance(2, "")
     _end(env, reports, "\n\n".join(map(str, reports)), as_json=as_json)
 
