@@ -221,7 +221,7 @@ def test_a_game_without_legal_actions_names_the_ways_out(
     assert main(["new", "game", "mine"]) == 0
     capsys.readouterr()
     line = _error(["eval", "mine.py", "--agent", "random"], capsys)
-    assert "write its legal_actions, or imitate an expert without noise" in line
+    assert "write its legal_actions; a warm start can imitate without noise" in line
     assert main(["eval", "mine.py", "--agent", "expert", "--episodes", "1"]) == 0
 
 

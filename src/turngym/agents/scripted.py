@@ -138,7 +138,7 @@ def _legal(info: Mapping[str, Any], env_id: str) -> list[str]:
     if not legal:
         raise ConfigError(
             f"environment {env_id!r} lists no legal actions to sample from; write its "
-            "legal_actions, or imitate an expert without noise (warm_start.expert_noise=0)"
+            "legal_actions; a warm start can imitate without noise (warm_start.expert_noise=0)"
         )
     return list(legal)
 

@@ -126,7 +126,7 @@ def _write(folder: Path, world: gymnasium.Env[Any, Any], restored: Restored) -> 
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data if isinstance(data, bytes) else png(data))
-    say(f"{len(files)} files are in {folder}")
+    say(f"files in {folder}: {len(files)}")
 
 
 def _play_on(

@@ -9,6 +9,7 @@ folder of its own.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import shutil
 import subprocess
@@ -116,7 +117,9 @@ def _pip(*arguments: str) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Fetch projects, and what their tests import.")
+    parser.add_argument("projects", nargs="*", metavar="PROJECT", help="all by default")
     try:
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(main(parser.parse_args().projects))
     except TurnGymError as error:
         sys.exit(f"error: {error}")
