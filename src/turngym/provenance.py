@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -52,15 +54,44 @@ def digest_of(path: Path) -> str | None:
 
 
 def source_digest(source: str) -> str | None:
-    """Return the SHA-256 of a file, a folder, or the file of ``module:NAME``; None if gone."""
+    """Return the SHA-256 of a file, a folder, or the file of ``module:NAME``; None if gone.
+
+    What a Python file imports of its own folder is part of it.
+    """
     where = source if Path(source).exists() else source.partition(":")[0]
     if where.endswith(".py") or Path(where).exists():
-        return digest_of(Path(where).expanduser())
+        return _code_digest(Path(where).expanduser())
     try:
         found = importlib.util.find_spec(where)
     except (ImportError, ValueError):
         return None
-    return None if found is None or found.origin is None else digest_of(Path(found.origin))
+    return None if found is None or found.origin is None else _code_digest(Path(found.origin))
+
+
+def _code_digest(path: Path) -> str | None:
+    files = [path]
+    for file in files:  # which grows
+        files += sorted(_imported(file, path.parent).difference(files))
+    if len(files) == 1:
+        return digest_of(path)
+    return hashlib.sha256(repr([digest_of(file) for file in files]).encode()).hexdigest()
+
+
+def _imported(file: Path, folder: Path) -> set[Path]:
+    """Return the modules of ``folder`` that a Python file imports."""
+    if file.suffix != ".py" or not file.is_file():
+        return set()
+    names: set[str] = set()
+    with suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import):
+                names.update(one.name for one in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                names.update(f"{node.module or ''}.{one.name}" for one in node.names)
+                names.add(node.module or "")
+    places = {folder / name.strip(".").replace(".", "/") for name in names - {""}}
+    either = {place.with_suffix(".py") for place in places} | {p / "__init__.py" for p in places}
+    return {found for found in either if found.is_file()}
 
 
 def _installed(name: str) -> str | None:

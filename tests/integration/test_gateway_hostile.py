@@ -125,15 +125,36 @@ async def test_answer_that_is_no_message_is_a_fault() -> None:
     assert "upstream answered with no message" in episodes.finished[0].metadata["faults"][0]
 
 
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize(("upstream", "here"), [(422, 422), (429, 429), (503, 502), (401, 400)])
-async def test_what_upstream_refuses_is_refused_with_its_status(upstream: int, here: int) -> None:
+async def test_what_upstream_refuses_is_refused_with_its_status(
+    upstream: int, here: int, path: str, streams: bool
+) -> None:
     reply = refuse(upstream, "not like this", retry_after="0.01")
     async with in_front_of(reply, tokens="no") as (_, found):
-        status, said = await send(found.url, "/v1/chat/completions", HI)
+        body = {**HI, "input": "hi", "stream": streams}
+        status, said = await send(found.url, path, body)
         assert status == here, said
         assert upstream == 401 or "not like this" in said["error"]["message"]
         episodes = found.episodes
     assert episodes.finished[0].metadata["faults"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_a_full_context_has_its_code_and_half_an_answer_is_a_fault(
+    path: str, streams: bool
+) -> None:
+    body = {**HI, "input": "hi", "stream": streams}
+    full = refuse(400, "This model's maximum context length is 9 tokens")
+    async with in_front_of(full, tokens="no") as (_, found):
+        status, said = await send(found.url, path, body)
+        assert (status, said["error"]["code"]) == (400, "context_length_exceeded")
+    empty = events() if streams else send_json({"choices": []})
+    async with in_front_of(empty, tokens="no") as (_, found):
+        status, said = await send(found.url, path, body)
+        assert (status, said["error"]["type"]) == (502, "upstream_error")
 
 
 # Secrets.

@@ -104,17 +104,22 @@ def test_settings_that_change_no_result_may_change(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_with_another_environment_in_its_file_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = tmp_path / "lamps.py"
+    file, helper, other = (tmp_path / f"{name}.py" for name in ("lamps", "lamps_help", "other"))
     shutil.copy(Path(__file__).parents[3] / "examples" / "05_environment.py", file)
-    for expected in (0, 0, 1, 0):
-        file.write_text(file.read_text() + "\n" * expected)
+    file.write_text(f"from lamps_help import *\n{file.read_text()}")
+    helper.touch()
+    other.touch()
+    for edited in (None, other, file, None, helper):
+        expected = int(edited in (file, helper))
+        if edited is not None:
+            edited.write_text(f"{edited.read_text()}\n")
         caplog.clear()
         begun_run(tmp_path / "run", f"env.id={file}")
         said = [one for one in caplog.messages if "is no longer what the run began with" in one]
         assert len(said) == expected
         (tmp_path / "run" / "checkpoints" / "000001-before-0").rmdir()
     content = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert [change["sources"] for change in content["changes"]] == [[str(file)]]
+    assert [change["sources"] for change in content["changes"]] == [[str(file)]] * 2
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:

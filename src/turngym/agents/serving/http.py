@@ -326,7 +326,8 @@ def event(body: Json) -> bytes:
 class EventStream:
     """A response that streams events, and closes ``events`` at once when the client goes away.
 
-    Without that they would wait for the garbage collector.
+    Without that they would wait for the garbage collector. What they raise before the first one
+    is answered with a status of its own.
     """
 
     def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
@@ -336,8 +337,19 @@ class EventStream:
         """Stream to one connection."""
         from starlette.responses import StreamingResponse
 
+        start: list[Any] = []
+
+        async def send_late(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                start.append(message)
+                return
+            while start:
+                await send(start.pop())
+            await send(message)
+
         async with aclosing(self._events) as events:
-            await StreamingResponse(events, media_type="text/event-stream")(scope, receive, send)
+            response = StreamingResponse(events, media_type="text/event-stream")
+            await response(scope, receive, send_late)
 
 
 _KEEP_ALIVE_S = 75

@@ -175,12 +175,9 @@ class Gateway:
             try:
                 reply = await self._post(call.asked)
                 await call.record(reply.body, reply.usage)
-            except ContextOverflow as error:
-                recorder.fault(str(error))
-                raise BadRequest(str(error), code="context_length_exceeded") from error
-            except TurnGymError as fault:
+            except (ContextOverflow, TurnGymError) as fault:
                 recorder.fault(str(fault))
-                raise
+                raise _as_refusal(fault) from fault.__cause__
         return reply.body
 
     async def _post(self, asked: Json) -> Reply:
@@ -195,17 +192,21 @@ class Gateway:
     async def _chat_stream(self, call: Call) -> AsyncGenerator[bytes, None]:
         asked = call.asked
         held: list[bytes] = []  # an agent may leave, or act, as soon as it has seen the end
+        has_begun = False
         try:
             with call.recording() as collector:
                 async with aclosing(self._chunks(asked)) as chunks:
                     async for chunk in chunks:
                         collector.add(chunk)
                         if not collector.is_whole:
+                            has_begun = True
                             yield event(without_ours(chunk, asked))
                         elif chunk.get("choices") or _wants_usage(asked):
                             held.append(event(without_ours(chunk, asked)))
                 await call.record_stream(collector)
         except FAILED as error:
+            if not has_begun:
+                raise _as_refusal(error) from error.__cause__
             yield event({"error": {"message": str(error), "type": "upstream_error"}})
             return
         for one in held:
@@ -215,16 +216,20 @@ class Gateway:
     async def _response_stream(
         self, call: Call, writer: ResponseWriter
     ) -> AsyncGenerator[bytes, None]:
+        has_begun = False
         try:
-            for one in writer.opening():
-                yield one
             with call.recording() as collector:
                 async with aclosing(self._chunks(call.asked)) as chunks:
                     async for chunk in chunks:
+                        for one in () if has_begun else writer.opening():
+                            has_begun = True
+                            yield one
                         for one in writer.text(collector.add(chunk)):
                             yield one
                 answer = await call.record_stream(collector)
         except FAILED as error:
+            if not has_begun:
+                raise _as_refusal(error) from error.__cause__
             wrong = {
                 "type": "error",
                 "code": "upstream_error",
@@ -403,6 +408,13 @@ def _check(answer: Mapping[str, Any]) -> None:
 
 def _wants_usage(asked: Json) -> bool:
     return bool((asked.get("stream_options") or {}).get("include_usage"))
+
+
+def _as_refusal(error: Exception) -> Exception:
+    """Return what is raised where nothing of an answer was sent, which then has a status."""
+    if isinstance(error, ContextOverflow):
+        return BadRequest(str(error), code="context_length_exceeded")
+    return PolicyFault(str(error)) if isinstance(error, HalfAnswer) else error
 
 
 def _failed(request: Request, error: Exception) -> Response:
