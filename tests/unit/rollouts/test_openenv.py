@@ -256,7 +256,8 @@ def tool_server_says(asked: Any) -> Any:
         said = str(2 * asked["data"]["arguments"]["a"])
         seen["result"] = {"content": [{"type": "text", "text": said}]}
     else:
-        seen["error"] = {"error_type": "invalid_args", "message": "a is missing"}
+        kind = asked["data"]["arguments"].get("fails", "invalid_args")
+        seen["error"] = {"error_type": kind, "message": "a is missing"}
     return {"observation": seen}
 
 
@@ -280,6 +281,7 @@ async def tool_server(says: Any = tool_server_says) -> AsyncIterator[str]:
 
 async def test_tools_of_a_server_of_mcp_tools_are_the_actions() -> None:
     from turngym.environments.tools.openenv import OpenEnvEnv
+    from turngym.errors import EnvironmentFault
 
     async with tool_server() as url:
         far = OpenEnvEnv(url)
@@ -290,6 +292,10 @@ async def test_tools_of_a_server_of_mcp_tools_are_the_actions() -> None:
         assert seen["text"] == "42"
         *_, info = await far.step('{"name": "double", "arguments": {}}')
         assert info["invalid_action"] == "a is missing"
+        *_, info = await far.step('{"name": "double", "arguments": {"fails": "execution_error"}}')
+        assert "invalid_action" not in info
+        with pytest.raises(EnvironmentFault, match="'double': timeout"):
+            await far.step('{"name": "double", "arguments": {"fails": "timeout"}}')
         await far.close()
 
 

@@ -203,12 +203,19 @@ def _outcome(data: Mapping[str, Any]) -> Outcome:
 
 
 def _said(seen: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return an observation as text, and why a call of a tool was none."""
+    """Return an observation as text, and why a call of a tool was none.
+
+    Raises:
+        EnvironmentFault: A tool could not be reached, or took too long.
+    """
     if seen.keys() == {"text"}:
         return str(seen["text"]), None
     if seen.keys() == {"tool_name", "result", "error"}:
         if error := seen["error"]:
-            return str(error["message"]), str(error["message"])
+            kind, message = error.get("error_type"), str(error["message"])
+            if kind in ("transport_error", "timeout"):
+                raise EnvironmentFault(f"openenv: tool {seen['tool_name']!r}: {kind}: {message}")
+            return message, None if kind == "execution_error" else message
         parts = (seen["result"] or {}).get("content") or []
         if parts and all(part.get("type") == "text" for part in parts):
             return "\n".join(part["text"] for part in parts), None
