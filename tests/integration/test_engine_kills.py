@@ -25,7 +25,7 @@ from turngym.trainers.runs.progress import Silent
 from turngym.trainers.settings.train import TrainConfig
 
 KILLS = 20 if os.environ.get("TURNGYM_ENGINES") == "full" else 3
-LOST = r"no engine is left: .*(was ended by SIGKILL|[Cc]onnect|write request body|Payload)"
+LOST = r"no engine is left: .*(was ended by SIGKILL|[Cc]onnect|write request body|[Pp]ayload)"
 """The watch of the process may see it first, or a request that is on its way."""
 SETTINGS: dict[str, Any] = {
     **OVERLAPPED,

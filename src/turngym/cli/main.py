@@ -157,9 +157,9 @@ def _refuse_twice(command: Any, arguments: Sequence[str]) -> None:
     while words and (inner := getattr(command, "commands", {}).get(words[0])):
         command, words = inner, words[1:]
     counts = Counter(word.partition("=")[0] for word in words)
-    for option in command.params:
+    for option in (one for one in command.params if one.param_type_name == "option"):
         number = sum(counts[name] for name in option.opts)
-        if number > 1 and not getattr(option, "multiple", True) and not option.is_flag:
+        if number > 1 and not (option.multiple or option.is_flag):
             raise ConfigError(f"{option.opts[0]}: found {number} of them; wanted one")
 
 
