@@ -13,6 +13,7 @@ import pytest
 from helpers.cli import server, turngym
 from helpers.models import model, tokenizer
 from turngym.agents.engine.models import save_model_dir
+from turngym.cli.serve import _engine_model
 from turngym.reports.export import find_recorded
 
 pytestmark = pytest.mark.extra("openai", "starlette", "uvicorn")
@@ -71,6 +72,15 @@ def test_an_environment_s_options_are_recorded_and_its_replay_has_them(tmp_path:
     (row,) = map(json.loads, (tmp_path / "trajectories.jsonl").read_text().splitlines()[1:])
     assert row["metadata"]["env_options"] == {"max_turns": 3}
     assert find_recorded(tmp_path, 0).options == {"max_turns": 3}
+
+
+def test_a_context_that_the_model_has_not_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_model_dir(model(), tokenizer(), tmp_path)
+    found = _engine_model(f"hf:{tmp_path}", 99_999)
+    said = f"--context 99999: the model reads {found.engine.context} tokens at most\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_folder_of_a_run_is_refused(tmp_path: Path) -> None:

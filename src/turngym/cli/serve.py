@@ -256,10 +256,14 @@ def _engine_model(spec: str, context: int | None) -> EngineModel[LocalEngine]:
 
     kind, _, rest = spec.partition(":")
     if kind == "hf" and rest:
-        return local_model(LocalAgentConfig(type="hf", path=rest, context=context or 4096))
-    if kind == "run" and rest:
-        return load_policy(Path(rest).expanduser(), context=context).model
-    raise ConfigError(f"model {spec!r}: wanted hf:NAME_OR_PATH or run:FOLDER")
+        found = local_model(LocalAgentConfig(type="hf", path=rest, context=context or 4096))
+    elif kind == "run" and rest:
+        found = load_policy(Path(rest).expanduser(), context=context).model
+    else:
+        raise ConfigError(f"model {spec!r}: wanted hf:NAME_OR_PATH or run:FOLDER")
+    if context is not None and found.engine.context < context:
+        say(f"--context {context}: the model reads {found.engine.context} tokens at most")
+    return found
 
 
 def _env_maker(name: str, split: str, settings: list[str] | None) -> Any:
