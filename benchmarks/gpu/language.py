@@ -219,8 +219,7 @@ COMPARISONS = {
         first_seed=5,  # 0 to 4 are those of ``CASES``
     ),
     # As the small policy of benchmarks/credit/comparisons.py has them ("long"), but for a player
-    # that errs more often, and 256 of its episodes: with them a critic of this model's tokens knows
-    # the best action in two thirds of the states, with 64 in half of them.
+    # that errs more often, and four times as many of its episodes.
     "long": Comparison(
         recipe="credit_maze",
         arms={

@@ -10,6 +10,8 @@ import asyncio
 import json
 import os
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,16 +112,16 @@ def test_openenv_validate_finds_nothing_amiss() -> None:
     assert done.returncode == 0
 
 
-@needs("openenv", "websockets")
-async def test_a_server_of_openenv_is_an_environment_of_ours(tmp_path: Path) -> None:
+@asynccontextmanager
+async def served_by_openenv(app: str, folder: Path) -> AsyncIterator[tuple[Any, Any]]:
+    """Yield an environment on OpenEnv's own server, and what it showed first."""
     from turngym.agents.engine.vllm.children import free_port
     from turngym.environments.tools.openenv import OpenEnvEnv
     from turngym.errors import ConfigError
 
-    assert run("openenv", "openenv", "init", "my_env", cwd=tmp_path).returncode == 0
     port = str(free_port(0))
-    words = [PYTHON["openenv"], "-m", "uvicorn", "server.app:app", "--port", port]
-    process = subprocess.Popen(words, cwd=tmp_path / "my_env", stderr=subprocess.DEVNULL)
+    words = [PYTHON["openenv"], "-m", "uvicorn", app, "--port", port]
+    process = subprocess.Popen(words, cwd=folder, stderr=subprocess.DEVNULL)
     env = OpenEnvEnv(f"http://127.0.0.1:{port}")
     try:
         for _ in range(600):
@@ -128,6 +130,17 @@ async def test_a_server_of_openenv_is_an_environment_of_ours(tmp_path: Path) -> 
                 break
             except ConfigError:  # it is not up yet
                 await asyncio.sleep(1)
+        yield env, seen
+    finally:
+        await env.close()
+        process.terminate()
+        process.wait(60)
+
+
+@needs("openenv", "websockets")
+async def test_a_server_of_openenv_is_an_environment_of_ours(tmp_path: Path) -> None:
+    assert run("openenv", "openenv", "init", "my_env", cwd=tmp_path).returncode == 0
+    async with served_by_openenv("server.app:app", tmp_path / "my_env") as (env, seen):
         assert json.loads(seen["text"])["echoed_message"] == "My Env environment ready!"
         call = json.dumps({"name": "act", "arguments": {"message": "hello"}})
         seen, reward, terminated, truncated, _ = await env.step(call)
@@ -135,10 +148,50 @@ async def test_a_server_of_openenv_is_an_environment_of_ours(tmp_path: Path) -> 
         assert (reward, terminated, truncated) == (0.5, False, False)
         _, _, _, _, info = await env.step('{"name": "act", "arguments": {"massage": "hello"}}')
         assert "'message' is a required property" in info["invalid_action"]
-    finally:
-        await env.close()
-        process.terminate()
-        process.wait(60)
+
+
+CALCULATOR = """
+from fastmcp import FastMCP
+from openenv.core.env_server.http_server import create_app
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+from openenv.core.env_server.types import Observation, State
+
+
+class Calculator(MCPEnvironment):
+    def __init__(self):
+        tools = FastMCP("calculator")
+
+        @tools.tool
+        def add(a: int, b: int) -> int:
+            "Add two integers."
+            return a + b
+
+        super().__init__(tools)
+
+    def reset(self, seed=None, episode_id=None, **more):
+        return Observation(done=False, reward=0.0, metadata={"message": "ready"})
+
+    def _step_impl(self, action, timeout_s=None, **more):
+        raise NotImplementedError
+
+    @property
+    def state(self):
+        return State()
+
+
+app = create_app(Calculator, CallToolAction, CallToolObservation, env_name="calculator")
+"""
+
+
+@needs("openenv", "websockets")
+async def test_the_mcp_tools_of_a_server_of_openenv_are_those_of_the_agent(tmp_path: Path) -> None:
+    (tmp_path / "calculator.py").write_text(CALCULATOR)
+    async with served_by_openenv("calculator:app", tmp_path) as (env, seen):
+        assert json.loads(seen["text"]) == {"message": "ready"}
+        assert [tool["function"]["name"] for tool in env.action_format.tools()] == ["add"]
+        seen, *_ = await env.step('{"name": "add", "arguments": {"a": 2, "b": 3}}')
+        assert seen["text"] == "5"
 
 
 # Harbor.
@@ -155,6 +208,8 @@ for path in sys.argv[1:]:
 """
 LOAD = """
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from harbor.models.task.task import Task
 

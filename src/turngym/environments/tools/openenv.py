@@ -119,8 +119,7 @@ class OpenEnvEnv(AsyncTurnEnv):
         try:
             schema = await asyncio.to_thread(self._schema)
             self.action_format = JsonTools([_tool(schema)])
-            kind = schema.get("properties", {}).get("type", {})
-            self._calls_tools = kind.get("const") == _CALL
+            self._calls_tools = schema.get("properties", {}).get("type", {}).get("const") == _CALL
             place = f"ws{self.url.removeprefix('http')}/ws"
             found = await connect(place, open_timeout=self.timeout_s, max_size=_MOST_BYTES)
         except (OSError, ValueError, TimeoutError, WebSocketException) as error:
