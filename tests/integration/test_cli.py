@@ -522,6 +522,10 @@ def test_an_environment_is_checked_as_it_is_made_with_options(capsys: Captured) 
     said = capsys.readouterr().out
     assert "fail    expert solves: expert, maze-easy/train/0: score 0.0 after 4 turns" in said
     assert "pass    same in another process" in said
+    assert main(["check", "task", "text/maze/test/0", "--env-option", "max_turns=4"]) == 1
+    assert "not sound" in capsys.readouterr().out
+    assert main(["tasks", "list", "text/maze", "--env-option", "difficulty=hard"]) == 0
+    assert "maze-hard/test/0" in capsys.readouterr().out
 
 
 def test_check_of_a_broken_environment_fails_and_names_the_promise(

@@ -139,6 +139,7 @@ def check_a_task(
     page: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report as HTML.")
     ] = None,
+    env_option: EnvOptions = None,
     as_json: Json = False,
 ) -> None:
     """Check that tasks are sound, with evidence.
@@ -160,7 +161,7 @@ def check_a_task(
         writable_file(page, "--page")
     if (Path(target) / "task.toml").is_file():
         reports.append(check_form(Path(target)))
-    make_env, wanted, name = _task_target(target)
+    make_env, wanted, name = _task_target(target, env_options(env_option))
     subject = EnvSubject(make_env, name, is_named=True)
     settings = Settings(parallel=parallel, cheats=None if all_cheats else Settings().cheats)
     try:
@@ -236,13 +237,15 @@ def _soundness_table(reports: Sequence[CheckReport]) -> str:
     return table(["CHECK", "RESULT", "SECONDS", "FINDING"], rows)
 
 
-def _task_target(target: str) -> tuple[Callable[[], Any], tuple[Split, int] | None, str]:
+def _task_target(
+    target: str, options: dict[str, Any]
+) -> tuple[Callable[[], Any], tuple[Split, int] | None, str]:
     """Return what makes the environment of ``target``, the task that it names, and its name."""
     parts = target.rsplit("/", 2)
     if not Path(target).exists() and len(parts) == 3 and parts[1] in SPLITS and parts[2].isdigit():
         split: Split = "train" if parts[1] == "train" else "test"
-        return partial(make, parts[0]), (split, int(parts[2])), parts[0]
-    return partial(make, target), None, target
+        return partial(make, parts[0], **options), (split, int(parts[2])), parts[0]
+    return partial(make, target, **options), None, target
 
 
 def envs(

@@ -97,12 +97,13 @@ def list_tasks(
         str, typer.Argument(metavar="SET", help="Environment, file, folder or pack of tasks.")
     ],
     count: Annotated[int, typer.Option(min=1, help="Most tasks of each split.")] = 20,
+    env_option: EnvOptions = None,
     as_json: Json = False,
 ) -> None:
     """List the tasks of a set: id, digest of the problem, and the first words of what is asked."""
     from turngym.environments.packed import described, first_tasks
 
-    with closing(make(env)) as made:
+    with closing(make(env, **env_options(env_option))) as made:
         rows = [described(made, task) for task in first_tasks(made, count)]
     if as_json:
         print_json(rows)
