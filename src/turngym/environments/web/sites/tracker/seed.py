@@ -6,12 +6,15 @@ Usage: python seed.py PROJECT NUMBER     (each number gives other content)
 from __future__ import annotations
 
 import random
+import sqlite3
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+if sys.version_info >= (3, 14):
+    sqlite3.version_info = (2, 6, 0)  # read by Trac 1.6 when it is imported, and gone
 from trac.admin.console import TracAdmin
 from trac.cache import key_to_id
 from trac.env import open_environment

@@ -37,6 +37,8 @@ def freeze(database: Path) -> None:
 
 def main(project: Path, socket: str) -> None:
     freeze(project / "db" / "trac.db")
+    if sys.version_info >= (3, 14):
+        sqlite3.version_info = (2, 6, 0)  # read by Trac 1.6 when it is imported, and gone
     from trac.web.main import dispatch_request
 
     def application(environ: dict[str, Any], start_response: Any) -> Any:
