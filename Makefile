@@ -81,5 +81,5 @@ lock: ## Resolve every dependency anew and rewrite constraints.txt
 	@$(BOOTSTRAP) --lock
 
 clean: ## Remove .venv, caches and build products; runs/ stays
-	@rm -rf .venv .venv-outside .venv-vllm .venv-nodes .venv-trackers .venv.lock build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-outside .venv-vllm .venv-nodes .venv-oldest .venv-trackers .venv.lock build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,6 +25,8 @@ nodes        Ray: nodes with environments and engines taken away under load, the
 trackers     runs tracked by the real wandb, Trackio and MLflow, and spans to a real OTLP endpoint, all offline
 damage       damage every file of a run in every way: named or harmless, never a traceback
 wheel        build sdist and wheel into dist/, install the wheel where nothing else is, and use it
+oldest       the unit tests on the oldest releases that pyproject.toml allows; gigabytes, torch 2.5 is a CUDA build
+fresh        make demo and make test on a bare Debian (RELEASE=trixie or sid, FOLDER=/tmp/fresh); root, an hour
 '
 
 need() { "$python" scripts/bootstrap.py core dev "$@"; }
@@ -141,6 +143,21 @@ wheel)
   need train
   rm -rf dist && $bin/python -m hatchling build
   TURNGYM_WHEEL=full tests tests/integration/test_wheel.py ;;
+oldest)
+  oldest=$PWD/.venv-oldest
+  extras=(train lora openai serve vllm web search docker mcp babyai textworld textarena swe desktop otel)
+  test -e "$oldest/done" || {
+    "$python" -m venv "$oldest" && "$oldest/bin/pip" install -qq uv &&
+      "$oldest/bin/uv" pip compile -q --resolution lowest-direct --python "$oldest/bin/python" --group test \
+        "${extras[@]/#/--extra=}" -o "$oldest/oldest.txt" pyproject.toml &&
+      "$oldest/bin/uv" pip install -q --python "$oldest/bin/python" -r "$oldest/oldest.txt" && touch "$oldest/done"
+  }
+  # Old releases warn of what is newer beside them, and the tests make errors of warnings.
+  bin=$oldest/bin PYTHONPATH=$PWD/src tests -n auto -W ignore tests/unit ;;
+fresh)
+  release=${RELEASE:-trixie} folder=${FOLDER:-/tmp/fresh}
+  scripts/fresh_machine.sh "$release" "$folder/$release" make demo
+  scripts/fresh_machine.sh "$release" "$folder/$release" make test ;;
 *)
   echo "make proof PART=...${parts}"
   [[ -z "${1:-}" ]] || { echo "error: unknown part '$1'" >&2; exit 2; } ;;
