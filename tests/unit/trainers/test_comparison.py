@@ -11,7 +11,7 @@ from helpers.cli import TINY_RUN
 from turngym.agents.engine.config import PretrainedModelConfig
 from turngym.config import load_config
 from turngym.errors import ConfigError, UnknownNameError
-from turngym.trainers.runs.comparison import ComparedAlgo, Heat, plan, shipped_config
+from turngym.trainers.runs.comparison import ComparedAlgo, Heat, Source, plan, shipped_config
 from turngym.trainers.settings.train import TrainConfig
 
 GRPO = ComparedAlgo(name="grpo", algo="grpo")
@@ -26,7 +26,7 @@ def settings(tmp_path: Path) -> str:
     return str(path)
 
 
-def planned(out: Path, *sources: str, **changes: Any) -> list[Heat]:
+def planned(out: Path, *sources: Source, **changes: Any) -> list[Heat]:
     wanted: dict[str, Any] = {
         "envs": [],
         "compared": [GRPO, RLOO],
@@ -104,6 +104,19 @@ def test_another_environment_does_not_inherit_options(tmp_path: Path, settings: 
     assert same.id == "text/maze-easy"
 
 
+def test_mappings_and_paths_are_sources_as_for_training(tmp_path: Path, settings: str) -> None:
+    changes = {"rollout": {"group_size": 4}, "env": {"id": "text/maze", "num_train_tasks": 500}}
+    by_text = [settings, "rollout.group_size=4", "env.num_train_tasks=500"]
+    for env in ("text/maze", "text/taxi"):
+        [[wanted, _], [found, _]] = (
+            planned(tmp_path, *sources, envs=[env])
+            for sources in (by_text, [Path(settings), changes])
+        )
+        assert found == wanted
+    shipped = planned(tmp_path, {}, changes, envs=["text/taxi"], budget_episodes=640)
+    assert shipped[0].runs[0].config.rollout.groups_per_step == 16  # no file: those of the recipe
+
+
 def test_without_a_file_the_shipped_settings_are_used(tmp_path: Path) -> None:
     assert shipped_config("text/taxi")["env"]["id"] == "text/taxi"
     assert shipped_config("text/taxi-easy")["learner"] == shipped_config("text/taxi")["learner"]
@@ -121,6 +134,7 @@ def test_without_a_file_the_shipped_settings_are_used(tmp_path: Path) -> None:
         ({"budget_episodes": 3}, [], "--budget-episodes 3: one update of 'grpo' takes 4 episodes"),
         ({}, ["run.steps=3"], "run.steps: compare sets it itself"),
         ({}, ["evaluation.target_success=0.5"], "evaluation.target_success: compare sets"),
+        ({}, [{"run": {"steps": 3}}], "run.steps: compare sets it itself"),
         ({}, ["algo.name=x"], "algo.name: algorithms come from --algos; to change one, --set NAME"),
         ({}, ["learner.lrr=1"], "learner.lrr: unknown key. Did you mean 'lr'?"),
         ({"envs": ["text/mze"]}, [], "Did you mean 'text/maze'?"),
