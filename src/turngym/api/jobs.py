@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,9 @@ from turngym.coroutines import cancelled_by_signals
 from turngym.errors import ConfigError, Interrupted
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.comparison import Heat, PlannedRun
+from turngym.trainers.runs.run_folder import is_locked
+
+logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _GRACE_S = 60.0
@@ -100,7 +104,8 @@ class _Crew:
             if not run.is_done:
                 run.write_settings()
                 self._running[run.label] = run
-                code = await _train(run)
+                await _left_alone(run)
+                code = 0 if run.is_done else await _train(run)
                 del self._running[run.label]
                 if code:
                     said = run.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -109,6 +114,16 @@ class _Crew:
                     self.failures[run.label] = f"exit code {code}: {last} (see {run.log_file})"
             self._done[run.label] = _updates(run.folder)
         return run.label not in self.failures
+
+
+async def _left_alone(run: PlannedRun) -> None:
+    """Wait for a process that a comparison left behind which was killed: it trains the same."""
+    if is_locked(run.folder):
+        logger.warning("%s: is trained by another process; waiting for its end", run.folder)
+    while True:
+        if not is_locked(run.folder):
+            return
+        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 async def _train(run: PlannedRun) -> int:

@@ -12,6 +12,7 @@ held-out tasks are of no split.
 
 from __future__ import annotations
 
+import fcntl
 import re
 import shutil
 import tomllib
@@ -113,12 +114,15 @@ class Heat:
 
     def keep_start(self) -> None:
         """Copy the model of the finished warm start to ``start``, once."""
-        if self.warm_start is None or self.start.exists():
+        if self.warm_start is None:
             return
         partial = self.start.with_name("start.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(find_model(self.warm_start.folder), partial)
-        partial.rename(self.start)
+        with self.start.with_name("start.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the same comparison may run twice
+            if not self.start.exists():
+                shutil.rmtree(partial, ignore_errors=True)
+                shutil.copytree(find_model(self.warm_start.folder), partial)
+                partial.rename(self.start)
 
 
 def plan(

@@ -56,6 +56,7 @@ from turngym.types import Trajectory
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
+_LOCK = ".lock"
 
 _ANEW = "%s: the run in here has no checkpoint; it begins anew, with the settings of now"
 
@@ -88,7 +89,7 @@ class RunFolder:
         self._lock: IO[str] | None = None
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = (path / ".lock").open("a+", encoding="utf-8")
+            self._lock = (path / _LOCK).open("a+", encoding="utf-8")
             self._take_lock(self._lock)
             self.manifest = Manifest(path)
             self._claim(config)
@@ -239,7 +240,7 @@ class RunFolder:
         self._warn_of_damage()
 
     def _refuse_strangers(self) -> None:
-        ours = (".lock", MANIFEST, "config.json", *(f"{n}.partial" for n in _FIRST_FILES))
+        ours = (_LOCK, MANIFEST, "config.json", *(f"{n}.partial" for n in _FIRST_FILES))
         strangers = [p.name for p in self.path.iterdir() if p.name not in ours]
         if strangers:
             raise ConfigError(
@@ -342,6 +343,18 @@ _COPIES = ("tensorboard", TRACKERS)
 def has_begun(path: Path) -> bool:
     """Return whether a run has a checkpoint to go on from, or is done."""
     return (path / "summary.json").exists() or latest_checkpoint(path / "checkpoints") is not None
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process is writing to the run in a folder."""
+    try:
+        with (path / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
 
 
 def check_same_run(path: Path, config: TrainConfig) -> None:
