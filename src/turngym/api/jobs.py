@@ -104,8 +104,7 @@ class _Crew:
             if not run.is_done:
                 run.write_settings()
                 self._running[run.label] = run
-                await _left_alone(run)
-                code = 0 if run.is_done else await _train(run)
+                code = await _train_alone(run)
                 del self._running[run.label]
                 if code:
                     said = run.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -116,14 +115,22 @@ class _Crew:
         return run.label not in self.failures
 
 
-async def _left_alone(run: PlannedRun) -> None:
-    """Wait for a process that a comparison left behind which was killed: it trains the same."""
-    if is_locked(run.folder):
-        logger.warning("%s: is trained by another process; waiting for its end", run.folder)
-    while True:
+async def _train_alone(run: PlannedRun) -> int:
+    """Train as ``_train`` does, after the end of any other process that trains the same.
+
+    A comparison that was killed leaves one behind, and the same comparison may run twice.
+    """
+    code, is_said = 1, False
+    while code and not run.is_done:
         if not is_locked(run.folder):
-            return
+            code = await _train(run)
+            if not is_locked(run.folder):
+                return code
+        if not is_said:
+            logger.warning("%s: is trained by another process; waiting for its end", run.folder)
+            is_said = True
         await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+    return 0
 
 
 async def _train(run: PlannedRun) -> int:

@@ -106,6 +106,29 @@ def test_what_a_killed_comparison_left_behind_is_waited_for(
     assert f"{one.runs[0].folder}: is trained by another process" in caplog.text
 
 
+def test_a_run_that_another_process_has_just_begun_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(FakeTraining):
+        async def __call__(self, run: PlannedRun) -> int:
+            if run.name != "a":
+                return await super().__call__(run)
+            other = RunFolder(run.folder, run.config)
+
+            def end() -> None:
+                shutil.rmtree(run.folder)
+                write_run(run.folder, (0.1, 0.2, 0.4), algo="a", seed=0)
+                other.close()
+
+            asyncio.get_running_loop().call_later(0.02, end)
+            run.log_file.write_text("error: another run is writing here\n")
+            return 2
+
+    monkeypatch.setattr(jobs, "_train", Late())
+    monkeypatch.setattr(jobs, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    assert jobs.run_heats([heat(tmp_path, 0)], jobs=1, advance=silent) == {}
+
+
 def test_without_a_start_nothing_begins_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
