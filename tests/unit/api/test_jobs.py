@@ -37,7 +37,8 @@ class FakeTraining:
         if run.name in self.failing:
             run.log_file.write_text("warm start: 6 steps\nerror: the lamp blew\n")
             return 1
-        write_run(run.folder, (0.1, 0.2, 0.4), algo=run.name, seed=run.seed)
+        steps = run.config.run.steps
+        write_run(run.folder, (0.1, 0.2, 0.4), algo=run.name, seed=run.seed, updates=steps)
         return 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from helpers.cli import TINY_RUN
+from helpers.runs import write_run
 from turngym.agents.engine.config import PretrainedModelConfig
 from turngym.config import load_config
 from turngym.errors import ConfigError, UnknownNameError
@@ -82,6 +83,19 @@ def test_settings_survive_the_way_through_a_file(tmp_path: Path, settings: str) 
         run.write_settings()
         assert load_config(TrainConfig, [run.settings_file]) == run.config
         assert not run.is_done
+
+
+def test_a_run_with_fewer_updates_than_a_greater_budget_wants_is_not_done(
+    tmp_path: Path, settings: str
+) -> None:
+    for budget, is_done in ((42, True), (44, False), (30, True)):
+        run = planned(tmp_path, settings, budget_episodes=budget)[0].runs[0]
+        if not run.folder.exists():
+            write_run(run.folder, (0.1, 0.2), algo="grpo", seed=0, updates=10)
+            (run.folder / "config.json").unlink()
+        assert run.is_done == is_done, budget
+    (run.folder / "summary.json").write_text("{")
+    assert run.is_done  # so that the report names the file
 
 
 def test_a_pretrained_model_without_imitation_needs_no_warm_start(tmp_path: Path) -> None:

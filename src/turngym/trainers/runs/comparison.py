@@ -13,6 +13,7 @@ held-out tasks are of no split.
 from __future__ import annotations
 
 import fcntl
+import json
 import re
 import shutil
 import tomllib
@@ -81,8 +82,14 @@ class PlannedRun:
 
     @property
     def is_done(self) -> bool:
-        """True when it is finished."""
-        return (self.folder / "summary.json").exists()
+        """True when it is finished, with as many updates as are wanted now."""
+        try:
+            summary = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+            return bool(summary["updates"] >= self.config.run.steps)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError, KeyError, TypeError):  # said by who reads what came of it
+            return True
 
     def write_settings(self) -> None:
         """Write ``settings_file``."""
