@@ -235,7 +235,7 @@ def _preset(kind: str, name: str, folder: Traversable) -> Tree:
 def _validate(cls: type[ConfigT], tree: Tree, raw_texts: Mapping[tuple[str, ...], str]) -> ConfigT:
     """Validate as JSON, so that a list may fill a tuple while ``"8"`` still is no number."""
     try:
-        return cls.model_validate_json(json.dumps(tree, default=str))
+        return cls.model_validate_json(json.dumps(tree, default=_plain))
     except ValidationError as error:
         retyped = False
         for found in error.errors():
@@ -247,6 +247,11 @@ def _validate(cls: type[ConfigT], tree: Tree, raw_texts: Mapping[tuple[str, ...]
             return _validate(cls, tree, {})
         lines = (_explain(cls, tree, e) for e in error.errors() if not _is_echo(e))
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers and arrays of NumPy or torch as Python's own; anything else is text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _is_echo(found: Mapping[str, Any]) -> bool:

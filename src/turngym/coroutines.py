@@ -153,6 +153,14 @@ class Uncut:
             raise asyncio.CancelledError
 
 
+async def completed(work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns; a cancellation that comes meanwhile is raised after it."""
+    uncut = Uncut()
+    result = await uncut(work)
+    uncut.check()
+    return result
+
+
 _stop: ContextVar[Future[None] | None] = ContextVar("stop", default=None)
 """Done when the thread that waits for this one in ``apart`` is interrupted."""
 

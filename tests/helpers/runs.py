@@ -19,6 +19,7 @@ def write_run(
     tokens_per_step: int = 1000,
     drawn_by_credit: int = 0,
     held_out: float | None = None,
+    updates: int | None = None,
     finished: bool = True,
 ) -> Path:
     """Write a run that was validated before its first update and after each.
@@ -33,6 +34,7 @@ def write_run(
         tokens_per_step: Tokens of one update.
         drawn_by_credit: Tokens that the credit method drew in one update.
         held_out: Success on the test split afterwards; the last of ``success`` by default.
+        updates: What the summary says; one less than ``success`` by default.
         finished: Write ``summary.json``.
     """
     folder.mkdir(parents=True)
@@ -57,7 +59,7 @@ def write_run(
             "env": env,
             "algo": algo,
             "seed": seed,
-            "updates": len(success) - 1,
+            "updates": len(success) - 1 if updates is None else updates,
             "faults": 0,
             "seconds": 120.0,
             "before": {"sampled": {"success": success[0]}},

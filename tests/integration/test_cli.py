@@ -580,6 +580,18 @@ def test_config_show_prints_settings_that_give_the_same_settings(
     assert 'name = "rloo"' in shown
 
 
+@pytest.mark.parametrize("null", ["rollout.watchdog_s=null", "algo.advantage.batch=null"])
+def test_a_setting_that_toml_cannot_say_is_named(
+    capsys: Captured, tmp_path: Path, null: str
+) -> None:
+    assert main(["config", "show", "demo", "algo=ppo", null]) == 0
+    first = capsys.readouterr()
+    assert first.err == f"TOML has no null: with what was printed goes {null}\n"
+    (tmp_path / "own.toml").write_text(first.out)
+    assert main(["config", "show", str(tmp_path / "own.toml"), null]) == 0
+    assert capsys.readouterr() == first
+
+
 def test_config_show_tells_a_program_also_what_is_unset(capsys: Captured, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('[env]\nid = "text/maze"\n')
     path = str(tmp_path / "run.toml")

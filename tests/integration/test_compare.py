@@ -219,6 +219,28 @@ def test_a_method_that_the_environment_cannot_serve_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_report_leaves_out_a_run_that_had_nothing_to_learn(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "idle", (1.0,), algo="grpo", seed=1)  # its target was reached at once
+    assert main(["report", str(tmp_path)]) == 2
+    assert "text/maze: a run without any training episode" in capsys.readouterr().err
+    write_run(tmp_path / "a", (0.0, 0.5), algo="grpo", seed=0)
+    [ranking] = in_json(capsys, "report", str(tmp_path))["envs"]
+    assert (ranking["budget_episodes"], ranking["algos"][0]["seeds"]) == (100, [0])
+    page = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert f"no training episode, left out: {tmp_path / 'idle'}" in page
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[]", "\0"])
+def test_a_spoiled_protocol_is_one_line(capsys: Captured, tmp_path: Path, content: str) -> None:
+    write_run(tmp_path / "a", (0.0, 0.5), algo="grpo", seed=0)
+    (tmp_path / "comparison.json").write_text(content)
+    assert main(["report", str(tmp_path)]) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert "comparison.json: is not what 'turngym compare' writes" in said
+
+
 def test_a_report_leaves_out_what_is_not_finished(capsys: Captured, tmp_path: Path) -> None:
     write_run(tmp_path / "a", (0.0, 0.5), algo="grpo", seed=0)
     write_run(tmp_path / "b", (0.0, 0.5), algo="grpo", seed=1, finished=False)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import turngym
+from helpers import signals
 from helpers.signals import SIGNALS, register_for_a_while
 from turngym.agents.chat.prompting import SummaryHistory
 from turngym.config import load_config
@@ -191,7 +192,9 @@ def test_all_phases_hold_back_calls_to_environments_alike(
     assert most == 3
 
 
-def test_broken_episodes_are_masked_and_counted(tmp_path: Path) -> None:
+def test_broken_episodes_are_masked_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     overrides = ["env.id=lab/brokensignals", "rollout.failures.fraction=0.9", "algo=grpo"]
     result = train(config(SMALL, *overrides), tmp_path)
     assert 0 < result.faults < result.episodes
@@ -200,6 +203,22 @@ def test_broken_episodes_are_masked_and_counted(tmp_path: Path) -> None:
     held_out = result.after.sampled
     assert held_out.faults > 0
     assert held_out.success_ci95 is not None
+    said = f"held-out tasks: {held_out.faults} of {held_out.episodes} episodes broke and are not"
+    assert f"{said} counted; the first: reset: OSError: the lamp blew" in caplog.text
+
+
+def test_where_all_episodes_of_the_expert_break_nothing_is_kept_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blow(env: object, task: object) -> None:
+        raise OSError("the lamp blew")
+
+    overrides = ["rollout.failures.fraction=1", "algo=grpo", "run.steps=0"]
+    with monkeypatch.context() as broken:
+        broken.setattr(signals.SignalsEnv, "begin", blow)
+        with pytest.raises(TrainingError, match=r"expert's 32 episodes broke, .* the lamp"):
+            train(config(SMALL, *overrides), tmp_path)
+    assert train(config(SMALL, *overrides), tmp_path).before.sampled.faults == 0
 
 
 def test_too_many_broken_episodes_stop_the_run(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 import pytest
 from pydantic import Field, ValidationError
 
@@ -211,6 +212,14 @@ def test_every_mistake_is_listed() -> None:
         "steps: Input should be greater than or equal to 1 (got 0)",
         "lr: Input should be greater than 0 (got -1)",
     ]
+
+
+def test_numbers_and_arrays_of_numpy_are_numbers() -> None:
+    sizes = {"algo": {"clip": np.float64(0.5), "sizes": np.arange(1, 3)}}
+    loaded = load_config(Run, [sizes, {"steps": np.int64(7)}])
+    assert (loaded.algo.clip, loaded.algo.sizes, loaded.steps) == (0.5, (1, 2), 7)
+    with pytest.raises(ConfigError, match=r"steps: Input should be a valid integer \(got 7.5\)"):
+        load_config(Run, [{"steps": np.float32(7.5)}])
 
 
 def test_part_of_a_choice_can_be_set_without_repeating_its_type() -> None:

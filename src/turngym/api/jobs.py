@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,9 @@ from turngym.coroutines import cancelled_by_signals
 from turngym.errors import ConfigError, Interrupted
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.comparison import Heat, PlannedRun
+from turngym.trainers.runs.run_folder import is_locked
+
+logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _GRACE_S = 60.0
@@ -100,7 +104,7 @@ class _Crew:
             if not run.is_done:
                 run.write_settings()
                 self._running[run.label] = run
-                code = await _train(run)
+                code = await _train_alone(run)
                 del self._running[run.label]
                 if code:
                     said = run.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -109,6 +113,24 @@ class _Crew:
                     self.failures[run.label] = f"exit code {code}: {last} (see {run.log_file})"
             self._done[run.label] = _updates(run.folder)
         return run.label not in self.failures
+
+
+async def _train_alone(run: PlannedRun) -> int:
+    """Train as ``_train`` does, after the end of any other process that trains the same.
+
+    A comparison that was killed leaves one behind, and the same comparison may run twice.
+    """
+    code, is_said = 1, False
+    while code and not run.is_done:
+        if not is_locked(run.folder):
+            code = await _train(run)
+            if not is_locked(run.folder):
+                return code
+        if not is_said:
+            logger.warning("%s: is trained by another process; waiting for its end", run.folder)
+            is_said = True
+        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+    return 0
 
 
 async def _train(run: PlannedRun) -> int:

@@ -122,7 +122,7 @@ def train(*sources: Source, out: str | Path, progress: Progress | None = None) -
 def compare(
     env: str,
     algos: Sequence[str] | Mapping[str, str],
-    *sources: str,
+    *sources: Source,
     budget_episodes: int,
     out: str | Path,
     seeds: int | Sequence[int] = 5,
@@ -134,7 +134,8 @@ def compare(
     Args:
         env: The environment.
         algos: Presets or TOML files, one text with commas as well; a mapping gives them names.
-        *sources: A recipe or TOML file and ``key.path=value``; the shipped settings by default.
+        *sources: A recipe or TOML file, ``key.path=value`` and mappings; without a file, the
+            shipped settings.
         budget_episodes: Training episodes of each run.
         out: Folder of the comparison; what is done there already is not repeated.
         seeds: Runs of each, or their seeds: those that chose a setting should not report it.

@@ -56,6 +56,10 @@ def report(
 
     done, unfinished = find_runs(folders)
     notes = [f"not finished, left out: {path}" for path in unfinished]
+    if trained := [run for run in done if run.episodes_P[-1]]:
+        idle = [run.folder for run in done if run not in trained]
+        notes += [f"no training episode, left out: {path}" for path in idle]
+        done = trained
     for note in notes:
         say(note)
     if not done:

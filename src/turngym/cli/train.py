@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -214,15 +215,19 @@ def show(
 ) -> None:
     """Print every setting of a training run, defaults included, as TOML that can be used again."""
     from turngym.config import load_config, to_toml
-    from turngym.trainers.runs.needs import check_needs
+    from turngym.trainers.runs.needs import check_needs, flat
     from turngym.trainers.settings.train import TrainConfig
 
     config = load_config(TrainConfig, sources)
     check_needs(config)
     if as_json:
         print_json(config.model_dump(mode="json"))
-    else:
-        print(to_toml(config), end="")
+        return
+    print(text := to_toml(config), end="")
+    again = flat(load_config(TrainConfig, [tomllib.loads(text)]).model_dump(mode="json"))
+    settings = flat(config.model_dump(mode="json")).items()
+    if lost := [f"{key}=null" for key, value in settings if again.get(key, again) != value]:
+        say(f"TOML has no null: with what was printed goes {' '.join(lost)}")
 
 
 def compare(

@@ -199,20 +199,30 @@ def credit_share(timings: Iterable[Mapping[str, Any]]) -> float:
 
 
 def read_protocol(folders: Sequence[Path]) -> Protocol:
-    """Return what ``turngym compare`` wrote down in ``folders``, all of it together."""
+    """Return what ``turngym compare`` wrote down in ``folders``, all of it together.
+
+    Raises:
+        ConfigError: It is something else.
+    """
     found = Protocol()
     for folder in folders:
         file = folder / COMPARISON_FILE
-        if file.exists():
+        if not file.exists():
+            continue
+        try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            found = found.joined(
-                Protocol(
-                    presets=content.get("presets", {}),
-                    settings=content["settings"],
-                    seeds=frozenset(content.get("seeds", ())),
-                    tuning=content.get("tuning") or {},
-                )
+            more = Protocol(
+                presets=content.get("presets", {}),
+                settings=content["settings"],
+                seeds=frozenset(content.get("seeds", ())),
+                tuning=content.get("tuning") or {},
             )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{file}: is not what 'turngym compare' writes ({type(error).__name__}: {error}); "
+                "the same comparison writes it again, or delete it to report the runs alone"
+            ) from error
+        found = found.joined(more)
     return found
 
 

@@ -1,5 +1,8 @@
 import json
+import os
 import re
+import subprocess
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,6 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from helpers.cli import SOURCE
 from helpers.models import tokenizer
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.models import (
@@ -100,3 +104,31 @@ def test_a_folder_without_a_model_says_so_and_a_run_where_its_model_is(tmp_path:
         check_model_path(model, context=512)
         with pytest.raises(ConfigError, match=r"set model\.context=512 or less"):
             check_model_path(model, context=2048)
+
+
+def test_threads_may_make_the_first_models_of_a_process_at_once() -> None:
+    program = """
+import threading
+from turngym.agents.engine.config import TinyModelConfig
+from turngym.agents.engine.models import build_tiny_model, train_tokenizer
+errors, start = [], threading.Barrier(8)
+def make():
+    start.wait()
+    try:
+        build_tiny_model(TinyModelConfig(hidden=8, heads=2), train_tokenizer(["go"], 300), seed=0)
+    except Exception as error:
+        errors.append(error)
+threads = [threading.Thread(target=make) for _ in range(8)]
+for each in ("start", "join"):
+    for thread in threads:
+        getattr(thread, each)()
+print(errors)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": SOURCE},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[]\n"

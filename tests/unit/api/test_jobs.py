@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from turngym.api import jobs
 from turngym.cli.main import main
 from turngym.config import load_config
 from turngym.trainers.runs.comparison import Heat, PlannedRun
+from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.settings.train import TrainConfig
 
 Captured = pytest.CaptureFixture[str]
@@ -35,7 +37,8 @@ class FakeTraining:
         if run.name in self.failing:
             run.log_file.write_text("warm start: 6 steps\nerror: the lamp blew\n")
             return 1
-        write_run(run.folder, (0.1, 0.2, 0.4), algo=run.name, seed=run.seed)
+        steps = run.config.run.steps
+        write_run(run.folder, (0.1, 0.2, 0.4), algo=run.name, seed=run.seed, updates=steps)
         return 0
 
 
@@ -80,6 +83,51 @@ def test_what_is_done_is_not_run_again_and_counts(
     jobs.run_heats([one], jobs=1, advance=lambda done, _: seen.append(done))
     assert training.begun == ["0 a", "0 c"]
     assert seen[-1] == 6  # two updates each
+
+
+def test_what_a_killed_comparison_left_behind_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = FakeTraining()
+    monkeypatch.setattr(jobs, "_train", training)
+    monkeypatch.setattr(jobs, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    one = heat(tmp_path, 0)
+    orphans = {run.name: RunFolder(run.folder, run.config) for run in one.runs[:2]}
+
+    def advance(done: int, note: str) -> None:
+        for run in one.runs[:2]:
+            if note == run.label and (orphan := orphans.pop(run.name, None)):
+                shutil.rmtree(run.folder)
+                if run.name == "a":  # b dies on the way
+                    write_run(run.folder, (0.1, 0.2, 0.4), algo="a", seed=0)
+                orphan.close()
+
+    assert jobs.run_heats([one], jobs=1, advance=advance) == {}
+    assert training.begun == ["0 b", "0 c"]
+    assert f"{one.runs[0].folder}: is trained by another process" in caplog.text
+
+
+def test_a_run_that_another_process_has_just_begun_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(FakeTraining):
+        async def __call__(self, run: PlannedRun) -> int:
+            if run.name != "a":
+                return await super().__call__(run)
+            other = RunFolder(run.folder, run.config)
+
+            def end() -> None:
+                shutil.rmtree(run.folder)
+                write_run(run.folder, (0.1, 0.2, 0.4), algo="a", seed=0)
+                other.close()
+
+            asyncio.get_running_loop().call_later(0.02, end)
+            run.log_file.write_text("error: another run is writing here\n")
+            return 2
+
+    monkeypatch.setattr(jobs, "_train", Late())
+    monkeypatch.setattr(jobs, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    assert jobs.run_heats([heat(tmp_path, 0)], jobs=1, advance=silent) == {}
 
 
 def test_without_a_start_nothing_begins_with_it(

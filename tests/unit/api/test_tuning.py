@@ -35,7 +35,8 @@ class Curves:
             run.log_file.write_text("error: the loss is not finite\n")
             return 1
         share = 100 * run.config.learner.lr
-        write_run(run.folder, (0.0, share, 2 * share), algo=run.name, seed=run.seed)
+        success, steps = (0.0, share, 2 * share), run.config.run.steps
+        write_run(run.folder, success, algo=run.name, seed=run.seed, updates=steps)
         settings = {"format": FORMAT_VERSION, "config": run.config.model_dump(mode="json")}
         (run.folder / "config.json").write_text(json.dumps(settings))
         return 0

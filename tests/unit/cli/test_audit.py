@@ -86,6 +86,8 @@ def test_a_folder_without_a_ledger_is_wrong_input(
 ) -> None:
     assert main(["audit", str(tmp_path)]) == 2
     assert "holds no ledger.sqlite" in capsys.readouterr().err
+    assert main(["audit", str(tmp_path / "gone")]) == 2
+    assert "gone: there is no such folder or file" in capsys.readouterr().err
     (tmp_path / "ledger.sqlite").write_text("x" * 5000)
     assert main(["audit", str(tmp_path)]) == 2
     assert "is not a readable ledger" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from turngym.environments.core.env import Outcome
 from turngym.environments.gym.face import as_gym
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
 from turngym.rollouts.scheduler.config import DeadlineConfig
-from turngym.rollouts.scheduler.pool import EnvPool, Isolation
+from turngym.rollouts.scheduler.pool import EnvPool, Isolation, open_all
 from turngym.tasks.base import Task
 from turngym.trainers.settings.train import RolloutConfig
 
@@ -50,6 +50,21 @@ async def test_a_broken_environment_is_replaced_and_closed() -> None:
     await pool.close()
     assert [env.closed for env in made] == [1, 1]
     assert pool.stats.replaced == 1
+
+
+async def test_where_one_of_several_pools_cannot_open_the_others_are_closed() -> None:
+    made: list[LadderEnv] = []
+
+    def make() -> LadderEnv:
+        made.append(LadderEnv())
+        return made[-1]
+
+    def broken() -> LadderEnv:
+        raise ConfigError("no such difficulty")
+
+    with pytest.raises(ConfigError, match="no such difficulty"):
+        await open_all([EnvPool(make, size=1), EnvPool(broken, size=1)])
+    assert [env.closed for env in made] == [1]
 
 
 class Counted(AsyncLadderEnv):

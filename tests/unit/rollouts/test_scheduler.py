@@ -574,6 +574,35 @@ def test_an_episode_that_will_not_end_is_left_behind_on_closing(
     assert "Stubborn.step" in caplog.text
 
 
+def test_a_cancellation_that_comes_while_environments_are_closed_leaves_none_open() -> None:
+    closed: list[SimEnv] = []
+
+    class Slow(SimEnv):
+        async def close(self) -> None:
+            await asyncio.sleep(1.0)
+            closed.append(self)
+
+    async def play() -> None:
+        run = scenario(scheduler=AHEAD)
+        pool = EnvPool(lambda: Slow(run.profile), size=run.scheduler.concurrency)
+        policy = SimPolicy(SimEngine(), run.profile)
+        selection = UniformSelection(task, group_size=4)
+
+        async def use() -> None:
+            async with RolloutScheduler(pool, policy, selection, run.scheduler, env_id="e", seed=0):
+                await asyncio.sleep(5.0)
+
+        using = asyncio.create_task(use())
+        await asyncio.sleep(5.5)
+        assert not closed
+        using.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await using
+        assert len(closed) == pool.stats.made > 1
+
+    run_virtually(play())
+
+
 def test_the_timeline_is_a_trace_that_perfetto_opens(tmp_path: Path) -> None:
     timeline = Timeline()
     run_virtually(play_scenario(scenario(), timeline=timeline))

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from helpers.cli import TINY_RUN
+from helpers.runs import write_run
 from turngym.agents.engine.config import PretrainedModelConfig
 from turngym.config import load_config
 from turngym.errors import ConfigError, UnknownNameError
-from turngym.trainers.runs.comparison import ComparedAlgo, Heat, plan, shipped_config
+from turngym.trainers.runs.comparison import ComparedAlgo, Heat, Source, plan, shipped_config
 from turngym.trainers.settings.train import TrainConfig
 
 GRPO = ComparedAlgo(name="grpo", algo="grpo")
@@ -26,7 +27,7 @@ def settings(tmp_path: Path) -> str:
     return str(path)
 
 
-def planned(out: Path, *sources: str, **changes: Any) -> list[Heat]:
+def planned(out: Path, *sources: Source, **changes: Any) -> list[Heat]:
     wanted: dict[str, Any] = {
         "envs": [],
         "compared": [GRPO, RLOO],
@@ -84,6 +85,19 @@ def test_settings_survive_the_way_through_a_file(tmp_path: Path, settings: str) 
         assert not run.is_done
 
 
+def test_a_run_with_fewer_updates_than_a_greater_budget_wants_is_not_done(
+    tmp_path: Path, settings: str
+) -> None:
+    for budget, is_done in ((42, True), (44, False), (30, True)):
+        run = planned(tmp_path, settings, budget_episodes=budget)[0].runs[0]
+        if not run.folder.exists():
+            write_run(run.folder, (0.1, 0.2), algo="grpo", seed=0, updates=10)
+            (run.folder / "config.json").unlink()
+        assert run.is_done == is_done, budget
+    (run.folder / "summary.json").write_text("{")
+    assert run.is_done  # so that the report names the file
+
+
 def test_a_pretrained_model_without_imitation_needs_no_warm_start(tmp_path: Path) -> None:
     own = ["env.id=text/maze", "warm_start.episodes=0", "rollout.group_size=4"]
     own += ['model={"type": "pretrained", "path": "some/model"}', "rollout.groups_per_step=1"]
@@ -104,6 +118,19 @@ def test_another_environment_does_not_inherit_options(tmp_path: Path, settings: 
     assert same.id == "text/maze-easy"
 
 
+def test_mappings_and_paths_are_sources_as_for_training(tmp_path: Path, settings: str) -> None:
+    changes = {"rollout": {"group_size": 4}, "env": {"id": "text/maze", "num_train_tasks": 500}}
+    by_text = [settings, "rollout.group_size=4", "env.num_train_tasks=500"]
+    for env in ("text/maze", "text/taxi"):
+        [[wanted, _], [found, _]] = (
+            planned(tmp_path, *sources, envs=[env])
+            for sources in (by_text, [Path(settings), changes])
+        )
+        assert found == wanted
+    shipped = planned(tmp_path, {}, changes, envs=["text/taxi"], budget_episodes=640)
+    assert shipped[0].runs[0].config.rollout.groups_per_step == 16  # no file: those of the recipe
+
+
 def test_without_a_file_the_shipped_settings_are_used(tmp_path: Path) -> None:
     assert shipped_config("text/taxi")["env"]["id"] == "text/taxi"
     assert shipped_config("text/taxi-easy")["learner"] == shipped_config("text/taxi")["learner"]
@@ -121,6 +148,7 @@ def test_without_a_file_the_shipped_settings_are_used(tmp_path: Path) -> None:
         ({"budget_episodes": 3}, [], "--budget-episodes 3: one update of 'grpo' takes 4 episodes"),
         ({}, ["run.steps=3"], "run.steps: compare sets it itself"),
         ({}, ["evaluation.target_success=0.5"], "evaluation.target_success: compare sets"),
+        ({}, [{"run": {"steps": 3}}], "run.steps: compare sets it itself"),
         ({}, ["algo.name=x"], "algo.name: algorithms come from --algos; to change one, --set NAME"),
         ({}, ["learner.lrr=1"], "learner.lrr: unknown key. Did you mean 'lr'?"),
         ({"envs": ["text/mze"]}, [], "Did you mean 'text/maze'?"),

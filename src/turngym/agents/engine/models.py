@@ -38,7 +38,8 @@ PREFIX = "package:"
 """Of the path of a model that comes inside a Python package."""
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _BUILDING = threading.RLock()
-"""torch's random state, and the device on which transformers makes a model, are of the process."""
+"""torch's random state, and the device on which transformers makes a model, are of the process;
+and transformers, which loads a name when it is first asked for, fails where two threads ask."""
 LORA_SCALE = 2
 """What the product of two adapters is multiplied with, whatever their rank."""
 
@@ -59,16 +60,17 @@ def build_tiny_model(
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    from transformers import AutoModelForCausalLM
-
     with seeded(seed):
+        from transformers import AutoModelForCausalLM
+
         model: PreTrainedModel = AutoModelForCausalLM.from_config(shape)
     return model.float().eval()
 
 
 def _tiny_shape(config: TinyModelConfig, **of_tokenizer: int | None) -> PretrainedConfig:
     try:
-        from transformers import AutoConfig
+        with _BUILDING:
+            from transformers import AutoConfig
     except ImportError as error:
         raise missing_extra("a model", "train") from error
     return AutoConfig.for_model(
@@ -120,7 +122,8 @@ def load_model_dir(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokeniz
         ConfigError: There is none, or it cannot be read.
     """
     try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        with _BUILDING:
+            from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise missing_extra("a model", "train") from error
     import torch
@@ -143,7 +146,8 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         ConfigError: There is none, or it cannot be read.
     """
     try:
-        from transformers import AutoTokenizer
+        with _BUILDING:
+            from transformers import AutoTokenizer
     except ImportError as error:
         raise missing_extra("a tokenizer", "train") from error
     path = _unpacked(path)
@@ -376,7 +380,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
         )
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-        from transformers import PreTrainedTokenizerFast
+
+        with _BUILDING:
+            from transformers import PreTrainedTokenizerFast
     except ImportError as error:
         raise missing_extra("a tokenizer", "train") from error
 

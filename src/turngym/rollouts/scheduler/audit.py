@@ -117,6 +117,8 @@ def find_ledgers(run: Path) -> list[Path]:
     if parts := sorted(run.glob(f"{PART_FOLDER}*"), key=lambda folder: (len(folder.name), folder)):
         return [path for part in parts for path in find_ledgers(part)]
     Manifest(path.parent).check(path)
+    if not run.exists():
+        raise RecordError(f"{run}: there is no such folder or file")
     raise RecordError(
         f"{run}: holds no {LEDGER_FILE}; only runs that play ahead of the trainer keep one"
     )

@@ -8,13 +8,13 @@ import os
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Collection, Generator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from turngym.coroutines import awaited
+from turngym.coroutines import Uncut, awaited
 from turngym.environments.core.env import Observation, Step
 from turngym.environments.core.episode import Outcome
 from turngym.environments.core.spaces import Info
@@ -278,6 +278,22 @@ class EnvPool:
     def _check_open(self) -> None:
         if self._closed:
             raise EnvironmentFault("lease: the environment pool is closed")
+
+
+async def open_all(pools: Collection[EnvPool]) -> None:
+    """Open each of ``pools``; where one fails, or the task is cancelled, all are closed."""
+    try:
+        for pool in pools:
+            await pool.open()
+    except BaseException:
+        await Uncut()(close_all(pools))
+        raise
+
+
+async def close_all(pools: Collection[EnvPool]) -> None:
+    """Close each of ``pools``."""
+    for pool in pools:
+        await pool.close()
 
 
 class BlockWatch:

@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from turngym.agents.policy import Policy
+from turngym.coroutines import completed
 from turngym.errors import ConfigError, TrainingError
 from turngym.faults import describe, is_from_signal
 from turngym.rollouts.episode import KeepPicture
@@ -46,7 +47,7 @@ from turngym.rollouts.scheduler.metrics import (
     describe_groups,
 )
 from turngym.rollouts.scheduler.packing import pack_turns
-from turngym.rollouts.scheduler.pool import EnvPool
+from turngym.rollouts.scheduler.pool import EnvPool, close_all, open_all
 from turngym.rollouts.scheduler.recovery import Recovery, recover
 from turngym.rollouts.scheduler.running import OnEpisode, SchedulerContext, TurnBarrier
 
@@ -164,8 +165,7 @@ class RolloutScheduler:
         )
         self._dispatch = Dispatcher(self._pools, self._policy, context, self._buffer, self)
         self._buffer.runner = self._dispatch
-        for pool in self._pools.values():
-            await pool.open()
+        await open_all(self._pools.values())
         self._is_open = True
         if self.config.watchdog_s is not None:
             self._watchdog = Watchdog(self.config.watchdog_s, self._dispatch.tasks, self._on_idle)
@@ -179,14 +179,16 @@ class RolloutScheduler:
 
     async def __aexit__(self, *_: object) -> None:
         """Break off what runs and close the environments. The ledger stays with its owner."""
+        await completed(self._close())
+
+    async def _close(self) -> None:
         self._is_open = False
         gc.set_threshold(*self._collected_after)
         if self._watchdog is not None:
             self._watchdog.close()
         await self._dispatch.close()
         self._buffer.close()
-        for pool in self._pools.values():
-            await pool.close()
+        await close_all(self._pools.values())
         if self._ledger is not None:
             self._ledger.on_trouble = None
 

@@ -33,7 +33,7 @@ from turngym.agents.engine.protocol import Sampling
 from turngym.agents.rendering import EngineModel, Renderer
 from turngym.agents.scripted import ExpertPolicy
 from turngym.config import load_config
-from turngym.errors import CheckpointError, ConfigError, RecordError
+from turngym.errors import CheckpointError, ConfigError, RecordError, TrainingError
 from turngym.nodes import alive, check_room, connect
 from turngym.records import read_trajectories, write_trajectories
 from turngym.seeding import derive_seed
@@ -263,6 +263,11 @@ async def _expert_episodes(
         except ConfigError as error:
             whose = ", ".join(what for what, number in wanted.items() if number)
             raise ConfigError(f"{error} (the expert plays for {whose})") from error
+        if all(one.stop_reason.is_error for one in played):
+            raise TrainingError(
+                f"{folder.path}: every one of the expert's {count} episodes broke, so there is "
+                f"nothing to learn from: {played[0].error}"
+            )
         write_trajectories(file, played)
         if was_kept:
             _check_same_episodes(folder)

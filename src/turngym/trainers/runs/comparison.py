@@ -12,6 +12,8 @@ held-out tasks are of no split.
 
 from __future__ import annotations
 
+import fcntl
+import json
 import re
 import shutil
 import tomllib
@@ -26,9 +28,12 @@ from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError
 from turngym.trainers.runs.checkpoints import find_model
 from turngym.trainers.runs.episode_runner import check_environments
-from turngym.trainers.runs.needs import check_needs
+from turngym.trainers.runs.needs import check_needs, flat
 from turngym.trainers.runs.run_folder import check_same_run
 from turngym.trainers.settings.train import TrainConfig, recipes
+
+Source = str | Path | Mapping[str, Any]
+"""As for ``load_config``."""
 
 _FIXED = ("run.seed", "run.steps", "evaluation.target_success")
 """What a comparison decides itself."""
@@ -77,8 +82,14 @@ class PlannedRun:
 
     @property
     def is_done(self) -> bool:
-        """True when it is finished."""
-        return (self.folder / "summary.json").exists()
+        """True when it is finished, with as many updates as are wanted now."""
+        try:
+            summary = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+            return bool(summary["updates"] >= self.config.run.steps)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError, KeyError, TypeError):  # said by who reads what came of it
+            return True
 
     def write_settings(self) -> None:
         """Write ``settings_file``."""
@@ -110,19 +121,22 @@ class Heat:
 
     def keep_start(self) -> None:
         """Copy the model of the finished warm start to ``start``, once."""
-        if self.warm_start is None or self.start.exists():
+        if self.warm_start is None:
             return
         partial = self.start.with_name("start.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(find_model(self.warm_start.folder), partial)
-        partial.rename(self.start)
+        with self.start.with_name("start.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the same comparison may run twice
+            if not self.start.exists():
+                shutil.rmtree(partial, ignore_errors=True)
+                shutil.copytree(find_model(self.warm_start.folder), partial)
+                partial.rename(self.start)
 
 
 def plan(
     envs: Sequence[str],
     compared: Sequence[ComparedAlgo],
     *,
-    sources: Sequence[str],
+    sources: Sequence[Source],
     seeds: Sequence[int],
     budget_episodes: int,
     out: Path,
@@ -132,8 +146,8 @@ def plan(
     Args:
         envs: Environments; without any, that of ``sources``.
         compared: At least one, each with a name of its own.
-        sources: TOML files and ``key.path=value``; without a file, the shipped settings for the
-            environment, or else those of the demo.
+        sources: TOML files, ``key.path=value`` and mappings; without a file, the shipped settings
+            for the environment, or else those of the demo.
         seeds: One run of each algorithm in each environment for each of them.
         budget_episodes: Training episodes of each run; what is left of a last update is not used.
         out: Folder of the comparison.
@@ -151,7 +165,7 @@ def plan(
             f"compare: {bad[0]!r} is no name for an algorithm: wanted letters, digits, '.', '_' "
             "or '-', and not start or warm-start"
         )
-    has_file = any("=" not in source for source in sources)
+    has_file = any(not isinstance(source, Mapping) and not _keys(source) for source in sources)
     if not envs and not has_file:
         raise ConfigError("compare: wanted --env ENV, or a TOML file that names one")
     _check_keys(sources, compared)
@@ -181,8 +195,16 @@ def shipped_config(env: str) -> dict[str, Any]:
     return _in_env(chosen.model_dump(mode="json"), env)
 
 
-def _check_keys(sources: Sequence[str], compared: Sequence[ComparedAlgo]) -> None:
-    for key in (source.split("=")[0] for source in sources if "=" in source):
+def _keys(source: Source) -> list[str]:
+    """Return the full names of what a source sets; none of a file."""
+    if isinstance(source, Mapping):
+        return list(flat(source))
+    key, equals, _ = str(source).partition("=")
+    return [key] if equals else []
+
+
+def _check_keys(sources: Sequence[Source], compared: Sequence[ComparedAlgo]) -> None:
+    for key in (key for source in sources for key in _keys(source)):
         if key in _FIXED:
             raise ConfigError(
                 f"{key}: compare sets it itself, from --seeds, --budget-episodes and the rule that "
@@ -201,16 +223,26 @@ def _check_keys(sources: Sequence[str], compared: Sequence[ComparedAlgo]) -> Non
                 )
 
 
-def _base(env: str, sources: Sequence[str], *, has_file: bool) -> dict[str, Any]:
+def _base(env: str, sources: Sequence[Source], *, has_file: bool) -> dict[str, Any]:
     """Return the settings that all share, with the environment's short name."""
     short = registry.find(env).reference
     kept = {"env": short} if has_file else shipped_config(short)
     config = load_config(TrainConfig, [kept, *sources])
     settings = _in_env(config.model_dump(mode="json"), short)
-    asked = [s for s in sources if s.startswith("env.") and not s.startswith("env.id=")]
+    asked = [part for source in sources if (part := _of_any_env(source))]
     config = load_config(TrainConfig, [settings, *asked])
     check_environments(config)
     return config.model_dump(mode="json")
+
+
+def _of_any_env(source: Source) -> Source | None:
+    """Return what a source, no file, sets of the environment besides its name."""
+    if isinstance(source, Mapping):
+        env = source.get("env")
+        rest = {k: v for k, v in env.items() if k != "id"} if isinstance(env, Mapping) else {}
+        return {"env": rest} if rest else None
+    [key] = _keys(source) or [""]
+    return source if key.startswith("env.") and key != "env.id" else None
 
 
 def _in_env(settings: dict[str, Any], env: str) -> dict[str, Any]:

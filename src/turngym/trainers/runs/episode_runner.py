@@ -12,6 +12,7 @@ environments each gives its share of all of them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,6 +37,8 @@ from turngym.tracing import traced
 from turngym.trainers.selection.policy import TaskPool
 from turngym.trainers.settings.train import EnvPart, EnvShare, TrainConfig
 from turngym.types import Trajectory
+
+logger = logging.getLogger(__name__)
 
 
 class Playground:
@@ -199,18 +202,20 @@ class EpisodeRunner:
         limit = self._config.rollout.failures.fraction
         failures = FailureConfig(window=count, fraction=limit)
         tasks = self._tasks("train", count, first=self._config.reserved_tasks)
-        return await self._play(policy, tasks, seed=self._seed("expert"), failures=failures)
+        seed = self._seed("expert")
+        return await self._play("the expert", policy, tasks, seed=seed, failures=failures)
 
     async def validation_episodes(self, policy: Policy, *purpose: str | int) -> list[Trajectory]:
         """Play the validation tasks once each; ``purpose`` seeds the sampling."""
         tasks = self._tasks("train", self._config.evaluation.validation_tasks)
-        return await self._play(policy, tasks, seed=self._seed("validation", *purpose))
+        seed = self._seed("validation", *purpose)
+        return await self._play("validation", policy, tasks, seed=seed)
 
     @traced("held-out tasks")
     async def held_out_episodes(self, policy: Policy) -> list[Trajectory]:
         """Play the held-out tasks once each, sampled in the same way at every call."""
         tasks = self._tasks("test", self._config.evaluation.held_out_tasks)
-        return await self._play(policy, tasks, seed=self._seed("held_out"))
+        return await self._play("held-out tasks", policy, tasks, seed=self._seed("held_out"))
 
     async def play_on(
         self,
@@ -259,6 +264,7 @@ class EpisodeRunner:
 
     async def _play(
         self,
+        what: str,
         policy: Policy,
         tasks: Sequence[Task],
         *,
@@ -266,7 +272,7 @@ class EpisodeRunner:
         failures: FailureConfig | None = None,
     ) -> list[Trajectory]:
         rollout = self._config.rollout
-        return await evaluate(
+        played = await evaluate(
             self.make_env,
             policy,
             tasks,
@@ -279,6 +285,13 @@ class EpisodeRunner:
             isolation=self.place,
             calls=rollout.calls_at_once,
         )
+        if broken := [one.error for one in played if one.error is not None]:
+            first = broken[0].partition("\n")[0]
+            logger.warning(
+                "%s: %d of %d episodes broke and are not counted; the first: %s",
+                *(what, len(broken), len(played), first),
+            )
+        return played
 
     def _tasks(self, split: Split, count: int, *, first: int = 0) -> list[Task]:
         """Return tasks of all environments in turn, from number ``first`` of each."""

@@ -1,7 +1,7 @@
 """The folder of one run: what is in it, who may write to it, and whether it is the same run.
 
-config.json            resolved settings, version, commit, seed, digests of environments of the
-                       user's own, and how these were changed later
+config.json            resolved settings, version, commit, seed, digests of environments and credit
+                       of the user's own, and how these were changed later
 digests.json           size and SHA-256 of the other files, see ``records``
 metrics.jsonl          numbers of every step; no clock, so equal runs give equal bytes
 timings.jsonl          seconds of every step
@@ -33,7 +33,7 @@ from turngym import registry
 from turngym.coroutines import Uncut
 from turngym.environments.own import files_digest
 from turngym.errors import ConfigError, RecordError
-from turngym.provenance import VERSION, source_commit
+from turngym.provenance import VERSION, source_commit, source_digest
 from turngym.records import (
     MANIFEST,
     GrowingFile,
@@ -49,6 +49,7 @@ from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.annotate_advantages import most_instructive
 from turngym.trainers.runs.checkpoints import advice, latest_checkpoint
 from turngym.trainers.runs.needs import check_change, extends
+from turngym.trainers.settings.rewards import CustomAdvantage, CustomReward
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.trackers.base import TRACKERS
 from turngym.types import Trajectory
@@ -56,6 +57,7 @@ from turngym.types import Trajectory
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
+_LOCK = ".lock"
 
 _ANEW = "%s: the run in here has no checkpoint; it begins anew, with the settings of now"
 
@@ -88,7 +90,7 @@ class RunFolder:
         self._lock: IO[str] | None = None
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = (path / ".lock").open("a+", encoding="utf-8")
+            self._lock = (path / _LOCK).open("a+", encoding="utf-8")
             self._take_lock(self._lock)
             self.manifest = Manifest(path)
             self._claim(config)
@@ -239,7 +241,7 @@ class RunFolder:
         self._warn_of_damage()
 
     def _refuse_strangers(self) -> None:
-        ours = (".lock", MANIFEST, "config.json", *(f"{n}.partial" for n in _FIRST_FILES))
+        ours = (_LOCK, MANIFEST, "config.json", *(f"{n}.partial" for n in _FIRST_FILES))
         strangers = [p.name for p in self.path.iterdir() if p.name not in ours]
         if strangers:
             raise ConfigError(
@@ -290,12 +292,12 @@ class RunFolder:
             write_json(self.config, {**content, "config": wanted, "changes": changes})
 
     def _compare_sources(self, config: TrainConfig) -> None:
-        """Name the environments whose files are others than before, and note it."""
+        """Name the environments and credit whose files are others than before, and note it."""
         content, now = _read_config(self.config), _sources(config)
         before = content.get("sources", now)
-        if self.summary.exists() or before == now:
+        others = [name for name in before if before[name] != now.get(name)]
+        if self.summary.exists() or not others:
             return
-        others = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         logger.warning(
             "%s: %s is no longer what the run began with; it goes on with what is there now",
             self.path,
@@ -330,9 +332,12 @@ class RunFolder:
 
 
 def _sources(config: TrainConfig) -> dict[str, str | None]:
-    """Return the digests of what environments of the user's own are made of."""
+    """Return the digests of what environments and credit of the user's own are made of."""
     entries = {part.id: registry.find(part.id) for part in config.env.parts}
-    return {name: files_digest(one.source) for name, one in entries.items() if one.source}
+    found = {name: files_digest(one.source) for name, one in entries.items() if one.source}
+    parts = (*config.algo.rewards, config.algo.advantage)
+    own = [one.function for one in parts if isinstance(one, CustomReward | CustomAdvantage)]
+    return found | {name: source_digest(name) for name in own}
 
 
 _FIRST_FILES = ("config.json", MANIFEST)
@@ -342,6 +347,18 @@ _COPIES = ("tensorboard", TRACKERS)
 def has_begun(path: Path) -> bool:
     """Return whether a run has a checkpoint to go on from, or is done."""
     return (path / "summary.json").exists() or latest_checkpoint(path / "checkpoints") is not None
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process is writing to the run in a folder."""
+    try:
+        with (path / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
 
 
 def check_same_run(path: Path, config: TrainConfig) -> None:
