@@ -219,11 +219,9 @@ class AsyncTurnEnv(EpisodeCore):
         return await self._fork(n)
 
     async def __aenter__(self) -> Self:
-        """Return the environment."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it."""
         await self.close()
 
 

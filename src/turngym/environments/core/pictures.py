@@ -134,7 +134,6 @@ class ScreenEnv(AsyncTurnEnv):
         """Return the goal and what was seen last, as text."""
 
     def reminder(self) -> str:
-        """Return what was seen last."""
         return "\n" + self.page()
 
     def state_key(self) -> str:

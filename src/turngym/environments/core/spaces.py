@@ -82,15 +82,12 @@ class Unicode(Space[str]):
         return [str(sample) for sample in sample_n]
 
     def __eq__(self, other: object) -> bool:
-        """Two spaces are equal when they admit the same texts."""
         return isinstance(other, Unicode) and other.max_chars == self.max_chars
 
     def __hash__(self) -> int:
-        """Hash consistent with equality."""
         return hash((Unicode, self.max_chars))
 
     def __repr__(self) -> str:
-        """Return the constructor call."""
         return f"Unicode({self.max_chars})"
 
 

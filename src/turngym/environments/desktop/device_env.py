@@ -146,7 +146,6 @@ class DeviceEnv(ScreenEnv):
         return await self._run(action.name, lambda: self._turn(action))
 
     async def state_files(self) -> dict[str, Any]:  # type: ignore[override]  # awaited
-        """Return the screen."""
         return {"screen.png": await self._run("screen", self.pixels)}
 
     async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited

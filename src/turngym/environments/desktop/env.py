@@ -126,7 +126,6 @@ class DesktopEnv(ProblemEnv):
         self._pool: DisplayPool | None = None
 
     def open_device(self, task: Task) -> X11Device:
-        """Return a desktop with the files and programs of the problem."""
         problem = self.open_problem(task)
         if self._pool is None:
             self._pool = DisplayPool.lease(*self.size)

@@ -188,11 +188,9 @@ class Hosted(ABC):
         await self._call("close")
 
     async def __aenter__(self) -> Self:
-        """Return the host."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it."""
         await self.close()
 
 
@@ -215,11 +213,9 @@ class InlineEnv(Hosted):
         return self.env.reset(seed=seed, options=options)
 
     async def step(self, action: str) -> Step:
-        """Carry out one action."""
         return self.env.step(action)  # type: ignore[return-value]  # SupportsFloat
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the environment or its wrappers."""
         if name.startswith("_"):
             raise AttributeError(name)
         return self.env.get_wrapper_attr(name)
@@ -281,7 +277,6 @@ class EnvHost(Hosted):
                     self._thread.join()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the environment or its wrappers."""
         if name.startswith("_"):
             raise AttributeError(name)
         is_callable, value = self._call_now(GET, name)

@@ -293,7 +293,6 @@ class RayHost(Hosted):
         await self._call(START)
 
     async def close(self) -> None:
-        """Close the environment. Safe to call twice."""
         self._is_closed = True
         worker, lost = self._let_go(), self._is_lost
         if worker is not None and not lost:
@@ -345,7 +344,6 @@ class RayHost(Hosted):
         return worker
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the environment or its wrappers."""
         if name.startswith("_"):
             raise AttributeError(name)
         known = self._workers.callable

@@ -200,7 +200,6 @@ class SearchEnv(TaskSetEnv, TurnEnv):
 
     @property
     def problem(self) -> Question:
-        """The question of the running episode."""
         return self.state.question
 
     def begin(self, task: Task) -> Outcome:
@@ -291,7 +290,6 @@ class SearchEnv(TaskSetEnv, TurnEnv):
         return self.say("answer", text=UNKNOWN)
 
     def get_state(self) -> SearchState:
-        """Return the state, which never changes."""
         return self.state
 
     def set_state(self, state: SearchState) -> None:

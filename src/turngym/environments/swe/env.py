@@ -69,7 +69,6 @@ class RepairEnv(ShellEnv):
 
     @property
     def problem(self) -> RepairProblem:
-        """The problem of the running episode."""
         return cast(RepairProblem, super().problem)
 
     @property
@@ -104,7 +103,6 @@ class RepairEnv(ShellEnv):
         return outcome
 
     def legal_actions(self) -> list[str]:
-        """Return a menu: look around, run the tests, submit. Other calls are carried out too."""
         return [self.say("bash", command="ls"), self.say("run_tests"), self.say("submit")]
 
     def expert_action(self) -> str:
@@ -185,7 +183,6 @@ class SweEnv(RepairEnv):
         return outcome
 
     def legal_actions(self) -> list[str]:
-        """Return a menu: run the tests, look at files, submit. Other calls are carried out too."""
         problem = cast(BugProblem, self.problem)
         shown = [self.say("run_tests", target=test_file(problem.record.shown[0]))]
         shown += [

@@ -176,7 +176,6 @@ class InstanceProblem(RepairProblem):
         self.base, self.wanted = files, apply_diff(self.instance.patch, _there(files))
 
     async def start(self, host: SandboxHost, layer: LayerRef | None = None) -> GuestSandbox:
-        """Start a container of the image."""
         layer = layer or await host.image_layer(self.instance.image, self._folder)
         return await host.start(layer, limits=LIMITS, env=self._env)
 

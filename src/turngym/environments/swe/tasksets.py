@@ -95,7 +95,6 @@ class BugProblem(RepairProblem):
         return {path: data for path, data in files.items() if data is not None}
 
     async def start(self, host: SandboxHost, layer: LayerRef | None = None) -> GuestSandbox:
-        """Start a sandbox on the project."""
         layer = layer or await host.layer(f"project {self.project.digest}", self.project.write)
         roots = self.file.layout.roots
         paths = ["/workspace" if root == "." else f"/workspace/{root}" for root in roots]

@@ -118,7 +118,6 @@ class BabyAIEnv(EngineGame):
         return self.describe()
 
     def possible_commands(self) -> dict[str, str]:
-        """Return all moves; those without effect are carried out too."""
         return {text: text for text in MOVES}
 
     def score(self) -> float:

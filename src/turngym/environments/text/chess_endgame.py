@@ -114,7 +114,6 @@ class ChessEndgameEnv(TextGame):
         return self.describe()
 
     def expert_action(self) -> str:
-        """Return a move of a shortest mate."""
         s, depths = self.state, mate_table()[1]
         best = min(
             _white_moves(s.king, s.rook, s.enemy),

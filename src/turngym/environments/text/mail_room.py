@@ -87,7 +87,6 @@ class MailRoomEnv(TextGame):
         return DayState(tuple(Letter(*map(bool, row)) for row in chances))
 
     def instance_key(self) -> str:
-        """Return the letters in their order."""
         return ", ".join(map(str, self.state.letters))
 
     def describe(self) -> str:

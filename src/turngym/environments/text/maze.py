@@ -100,7 +100,6 @@ class MazeEnv(TextGame):
         return float(self.state.done)
 
     def legal_actions(self) -> list[str]:
-        """Return one ``go`` per open exit."""
         s = self.state
         return [
             self.say("go", direction=move) for move in MOVES if _next(s, s.at, move) is not None

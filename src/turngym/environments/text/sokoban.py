@@ -296,7 +296,6 @@ class SokobanEnv(TextGame):
         return float(self.state.boxes == self.state.room.goals)
 
     def legal_actions(self) -> list[str]:
-        """Return the ways that are open, pushes included."""
         return [self.say("go", direction=move) for move in _open_ways(self.state)]
 
     def state_key(self) -> str:

@@ -355,7 +355,6 @@ class CookingEnv(TextWorldEnv):
         return command != "prepare meal" or missing_preparation(self.view) is None
 
     def refusal(self, command: str) -> str:
-        """Return why the meal cannot be prepared yet."""
         lacking = missing_preparation(self.view) if command == "prepare meal" else None
         return lacking or super().refusal(command)
 

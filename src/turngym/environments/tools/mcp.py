@@ -101,7 +101,6 @@ class McpEnv(AsyncTurnEnv):
         return Outcome(text=task.prompt or self._instruction)
 
     async def turn(self, action: Action) -> Outcome:
-        """Call a tool, or take the answer."""
         if action.name == ANSWER:
             if self._judge is None:
                 return Outcome(text="Done.", terminated=True)
@@ -118,7 +117,6 @@ class McpEnv(AsyncTurnEnv):
         return Outcome(text=call.text, invalid_action=call.text if call.is_error else None)
 
     async def close(self) -> None:
-        """End the connection. Safe to call twice."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             await connection.close()

@@ -105,7 +105,6 @@ class OpenEnvEnv(AsyncTurnEnv):
         return Outcome(text=message, invalid_action=message)
 
     async def close(self) -> None:
-        """Disconnect. Safe to call twice."""
         socket, self._socket = self._socket, None
         if socket is not None:
             await socket.close()

@@ -224,7 +224,6 @@ class ToolJson(JsonTools):
         super().__init__([tool.as_function() for tool in tools])
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Return the last call in ``text``, or why there is none."""
         found = super().parse(text)
         if isinstance(found, Action):
             for value in found.arguments.values():

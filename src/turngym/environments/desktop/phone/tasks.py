@@ -62,7 +62,6 @@ class PhoneProblem(DeviceProblem[PhoneWorld]):
         return f"{self.prompt}\n{self.start}"
 
     async def judge(self, world: PhoneWorld) -> float:
-        """Compare all that the applications keep, and the answer, with what is wanted."""
         given = None if world.answer is None else world.answer.strip()
         return float(world.state == self.wanted and given == self.truth)
 
