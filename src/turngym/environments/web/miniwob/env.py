@@ -17,7 +17,7 @@ from turngym.environments.web.base import WebEnv, WebEpisode, WebOptions
 from turngym.environments.web.browser import BrowserGone
 from turngym.environments.web.egress import Folder, Site
 from turngym.environments.web.expert_view import ExpertView
-from turngym.environments.web.miniwob.experts import experts
+from turngym.environments.web.miniwob.experts import EXPERTS
 from turngym.environments.web.miniwob.experts.games import beats_the_page
 from turngym.environments.web.miniwob.names import FULL_MARKS, HIDDEN, TASKS, TURN_MS, WRONG
 from turngym.environments.web.pace import move_on
@@ -195,7 +195,7 @@ class MiniWobEnv(WebEnv):
         Raises:
             ConfigError: The task has no expert.
         """
-        expert = experts().get(self.episode.task)
+        expert = EXPERTS.get(self.episode.task)
         if expert is None:
             raise ConfigError(f"{self.name} has no expert")
         name, arguments = expert(ExpertView(self.goal, self.view, tuple(self.episode.done)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, first
+from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, drag, first
+from turngym.environments.web.miniwob.experts.clicking import ordinal
 from turngym.environments.web.observation import Element
 
 _COLOURS = ("red", "green", "blue", "aqua", "black", "magenta", "yellow")
@@ -39,22 +40,17 @@ def _fits(shape: Element, words: list[str]) -> bool:
     wanted = [one for one in words if one in _COLOURS]
     if wanted and colour != _AS_SHOWN.get(wanted[0], wanted[0]):
         return False
-    is_digit = shape.name.isdigit()
-    if "letter" in text:
-        return shape.role == "label" and not is_digit
-    if "digit" in text:
-        return shape.role == "label" and is_digit
-    kinds = {"circle": _CIRCLE, "rectangle": _RECT, "triangle": _TRIANGLE}
-    for word, role in kinds.items():
+    is_digit, is_label = shape.name.isdigit(), shape.role == "label"
+    meant = {
+        "letter": is_label and not is_digit, "digit": is_label and is_digit,
+        "circle": shape.role == _CIRCLE, "rectangle": shape.role == _RECT,
+        "triangle": shape.role == _TRIANGLE, "shape": not is_label,
+    }  # fmt: skip
+    for word, fits in meant.items():
         if word in text:
-            return shape.role == role
-    rest = [
-        one
-        for one in words
-        if one not in (*_COLOURS, "large", "small", "are", "there", "item", "items")
-    ]
-    if "shape" in text:
-        return shape.role != "label"
+            return fits
+    idle = (*_COLOURS, "large", "small", "are", "there", "item", "items")
+    rest = [one for one in words if one not in idle]
     symbol = [one.removesuffix("s") if len(one) == 2 else one for one in rest]
     return not symbol or (len(symbol[0]) == 1 and shape.name == symbol[0])
 
@@ -82,12 +78,11 @@ def _shades(page: ExpertView) -> Move:
         rgb = [int(part) for part in re.findall(r"\d+", one.about)]
         if len(rgb) == 3 and max(range(3), key=rgb.__getitem__) == place:
             boxes.append(one)
-    done = page.count("click")
-    return click(boxes[done] if done < len(boxes) else page.named("Submit", "button"))
+    return page.click_all(boxes)
 
 
 def _then_submit(page: ExpertView, move: Move) -> Move:
-    return click(page.named("Submit", "button")) if page.past else move
+    return page.submit() if page.past else move
 
 
 def _drag_way(page: ExpertView) -> Move:
@@ -97,18 +92,14 @@ def _drag_way(page: ExpertView) -> Move:
     x, y = shape.center
     way = re.findall(r"(up|down|left|right)", page.goal)[0]
     dx, dy = {"up": (0, -25), "down": (0, 25), "left": (-25, 0), "right": (25, 0)}[way]
-    return _then_submit(page, _drag((x, y), (x + dx, y + dy)))
+    return _then_submit(page, drag((x, y), (x + dx, y + dy)))
 
 
 def _drag_box(page: ExpertView) -> Move:
     small, large = page.named("s"), page.named("L")
     if small is None or large is None:
         return "wait", {}
-    return _then_submit(page, _drag(small.center, large.center))
-
-
-def _drag(start: tuple[int, int], end: tuple[int, int]) -> Move:
-    return "drag_at", {"x": start[0], "y": start[1], "to_x": end[0], "to_y": end[1]}
+    return _then_submit(page, drag(small.center, large.center))
 
 
 def _drag_shapes(page: ExpertView) -> Move:
@@ -125,10 +116,10 @@ def _drag_shapes(page: ExpertView) -> Move:
         fits = one.role == role if role else is_colour
         if fits or len(boxes) == 2:
             box = boxes[0] if fits else boxes[1]
-            done = sum(action.name == "drag_at" for action in page.past)
+            done = page.count("drag_at")
             spot = box.x + 12 + (done * 17) % max(1, box.width - 24), box.center[1]
-            return _drag(one.center, spot)
-    return click(page.named("Submit", "button"))
+            return drag(one.center, spot)
+    return page.submit()
 
 
 def _is_in(one: Element, box: Element) -> bool:
@@ -141,19 +132,16 @@ def _line(page: ExpertView) -> Move:
     if dot is None:
         return "wait", {}
     x, y = dot.center
-    move = _drag((10, y), (145, y)) if "horizontal" in page.goal else _drag((x, 60), (x, 165))
+    move = drag((10, y), (145, y)) if "horizontal" in page.goal else drag((x, 60), (x, 165))
     return _then_submit(page, move)
 
 
 def _highlight(page: ExpertView) -> Move:
     """Drag over the paragraph from its first to its last character."""
     texts = [one for one in page.all("text") if one.width > 20]
-    number = re.findall(r"(\d)(?:st|nd|rd|th)", page.goal)
-    text = texts[int(number[0]) - 1 if number else 0]
-    if page.past:
-        return click(page.named("Submit", "button"))
+    text = texts[ordinal(page.goal) - 1]
     end = min(text.x + text.width + 8, 300), text.y + text.height - 3
-    return _drag((text.x + 1, text.y + 4), end)
+    return _then_submit(page, drag((text.x + 1, text.y + 4), end))
 
 
 def _resize(page: ExpertView) -> Move:
@@ -163,18 +151,17 @@ def _resize(page: ExpertView) -> Move:
     by = 20 if "larger" in page.goal else -20
     dx, dy = (by, 0) if "width" in page.goal else (0, by)
     x, y = handle.center
-    return _then_submit(page, _drag((x, y), (x + dx, y + dy)))
+    return _then_submit(page, drag((x, y), (x + dx, y + dy)))
 
 
 def _sort(page: ExpertView) -> Move:
     """Bring the smallest number that is out of place up to where it belongs."""
     rows = [one for one in page.all("text") if re.fullmatch(r"-?\d+", one.name)]
     wanted = sorted(rows, key=lambda one: int(one.name))
-    for place, (row, right) in enumerate(zip(rows, wanted, strict=True)):
+    for row, right in zip(rows, wanted, strict=True):
         if row is not right:
-            target = rows[place]
-            return _drag(right.center, (target.center[0], target.y - 2))
-    return click(page.named("Submit", "button"))
+            return drag(right.center, (row.center[0], row.y - 2))
+    return page.submit()
 
 
 DRAWING: dict[str, Expert] = {

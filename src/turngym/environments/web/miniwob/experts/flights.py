@@ -21,7 +21,7 @@ _AIRPORTS = {"Dallas": "DAL-Love", "New York": "All Airports", "Portland": ", OR
 
 def _american(page: ExpertView) -> Move:
     """Fill in the form of American Airlines: cities by their codes, days in a calendar."""
-    wanted = _wishes(page)
+    wanted: dict[str, Any] = json.loads(page.goal)
     month = _index(page, "March 2017")
     if month is not None:
         is_departure = page.named("Depart", "heading") is not None
@@ -38,12 +38,12 @@ def _american(page: ExpertView) -> Move:
         field = _field(page, begin)
         if field is not None and not field.value:
             return click(field)
-    return click(page.named("Search", "button"))
+    return page.submit("Search")
 
 
 def _alaska(page: ExpertView) -> Move:
     """Fill in the form of Alaska Airlines, where most has a sign or a list of its own."""
-    wanted = _wishes(page)
+    wanted: dict[str, Any] = json.loads(page.goal)
     back = wanted.get("Returning Day")
     month = _index(page, "March 2017")
     if month is not None:
@@ -68,7 +68,7 @@ def _alaska(page: ExpertView) -> Move:
         move = _first_class(page)
         if move is not None:
             return move
-    return click(page.named("Find Flights", "button"))
+    return page.submit("Find Flights")
 
 
 def _city(page: ExpertView, begin: str, city: str) -> Move | None:
@@ -107,11 +107,6 @@ def _first_class(page: ExpertView) -> Move | None:
         return click(page.named("More search options"))
     before = page.elements[page.elements.index(label) - 1]
     return None if "current" in before.hint else click(label)
-
-
-def _wishes(page: ExpertView) -> dict[str, Any]:
-    wishes: dict[str, Any] = json.loads(page.goal)
-    return wishes
 
 
 def _field(page: ExpertView, begin: str) -> Element | None:

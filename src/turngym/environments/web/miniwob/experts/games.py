@@ -17,7 +17,7 @@ def _number(page: ExpertView) -> Move:
     shown = first(one for one in page.all("text") if re.fullmatch(r"-?\d+", one.name))
     if shown is None or not _is_wanted(int(shown.name), page.goal):
         return click(page.named("Generate", "button"))
-    return click(page.named("Submit", "button"))
+    return page.submit()
 
 
 def _is_wanted(number: int, goal: str) -> bool:

@@ -41,14 +41,14 @@ def _digit(page: ExpertView) -> Move:
     for box, is_wanted in zip(page.all("checkbox"), wanted, strict=True):
         if is_wanted != ("checked" in box.states):
             return click(box)
-    return click(page.named("Submit", "button"))
+    return page.submit()
 
 
 def _right_angle(page: ExpertView) -> Move:
     """Add a point, and once more where it did not come to lie below the mouse."""
     leg = first(page.all("line"))
     if page.count("click_at") == 2:
-        return click(page.named("Submit", "button"))
+        return page.submit()
     if leg is None:
         return "wait", {}
     ax, ay, vx, vy = map(int, re.findall(r"(\d+),(\d+) to (\d+),(\d+)", leg.about)[0])
@@ -76,7 +76,7 @@ def _colour(page: ExpertView) -> Move:
     wanted = _COLOURS[named[0]] if named else "".join(f"{int(part):02x}" for part in rgb)
     if field is not None and field.value.lower() != wanted:
         return fill(field, wanted)
-    return click(page.named("Submit", "button"))
+    return page.submit()
 
 
 def _editor(page: ExpertView) -> Move:
@@ -95,7 +95,7 @@ def _editor(page: ExpertView) -> Move:
         steps.append(click(page.hinted(_BUTTONS[style])))
     else:
         steps += [click(page.hinted(".ql-picker-label")), click(palette)]
-    steps.append(click(page.named("Submit", "button")))
+    steps.append(page.submit())
     return steps[min(len(page.past), len(steps) - 1)]
 
 

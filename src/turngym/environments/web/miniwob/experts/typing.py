@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, fill, first
+from turngym.environments.web.expert_view import (
+    Expert,
+    ExpertView,
+    Move,
+    click,
+    fill,
+    fill_in,
+    first,
+)
 from turngym.environments.web.miniwob.experts.choosing import pick_day
 from turngym.environments.web.miniwob.experts.clicking import ordinal
 from turngym.environments.web.observation import Element
-
-
-def _fields(page: ExpertView, *pairs: tuple[Element | None, str]) -> Move | None:
-    """Fill the first field that does not hold its text yet; None when all do."""
-    for field, text in pairs:
-        if field is not None and field.value not in (text, "*" * len(text)):
-            return fill(field, text)
-    return None
 
 
 def _submit(page: ExpertView) -> Move:
@@ -29,7 +29,7 @@ def _submit(page: ExpertView) -> Move:
 
 def _one_field(page: ExpertView, text: str, field: Element | None = None) -> Move:
     field = field or first(page.all("textbox", "date", "time", "spinbutton"))
-    return _fields(page, (field, text)) or _submit(page)
+    return fill_in((field, text)) or _submit(page)
 
 
 def _quoted(page: ExpertView) -> Move:
@@ -43,19 +43,14 @@ def _cased(page: ExpertView) -> Move:
 
 def _password(page: ExpertView) -> Move:
     word = page.quoted[0]
-    return _fields(page, *((field, word) for field in page.all("textbox"))) or _submit(page)
+    return fill_in(*((field, word) for field in page.all("textbox"))) or _submit(page)
 
 
 def _login(page: ExpertView) -> Move:
     user, password = page.quoted[:2]
     pairs = (page.hinted("#username"), user), (page.hinted("#password"), password)
-    return _close_popup(page) or _fields(page, *pairs) or _submit(page)
-
-
-def _close_popup(page: ExpertView) -> Move | None:
-    """Send away what lies above the form."""
-    cancel = page.named("Cancel", "button") or page.hinted("#popup-cancel")
-    return click(cancel) if cancel is not None else None
+    popup = page.named("Cancel", "button") or page.hinted("#popup-cancel")  # above the form
+    return click(popup) if popup is not None else fill_in(*pairs) or _submit(page)
 
 
 def _date(page: ExpertView) -> Move:
@@ -87,7 +82,7 @@ def _scroll(page: ExpertView) -> Move:
     is_at_end = any("nothing more to scroll" in note for note in page.view.notes)
     if area is not None and not is_at_end:
         return "scroll_in", {"direction": way, "mark": area.mark}
-    return click(page.named("Submit", "button"))
+    return page.submit()
 
 
 def _agreement(page: ExpertView) -> Move:
@@ -98,7 +93,7 @@ def _agreement(page: ExpertView) -> Move:
     if field is not None and "disabled" in field.states and area is not None:
         return "scroll_in", {"direction": "down", "mark": area.mark}
     name, button = re.findall(r'name "(.*?)" then press "(.*?)"', page.goal)[0]
-    return _fields(page, (field, name)) or click(page.named(button, "button"))
+    return fill_in((field, name)) or page.submit(button)
 
 
 def _transform(page: ExpertView) -> Move:
@@ -113,7 +108,7 @@ def _copy(page: ExpertView) -> Move:
     target = page.hinted("#answer-input")
     steps: list[Move] = [
         click(source), ("press", {"keys": "Control+A"}), ("press", {"keys": "Control+C"}),
-        click(target), ("press", {"keys": "Control+V"}), click(page.named("Submit", "button")),
+        click(target), ("press", {"keys": "Control+V"}), page.submit(),
     ]  # fmt: skip
     return steps[min(len(page.past), len(steps) - 1)]
 
@@ -124,7 +119,7 @@ def _complete(page: ExpertView) -> Move:
     end = page.quoted[1] if len(page.quoted) > 1 else ""
     field = first(page.all("textbox", "combobox", "searchbox"))
     if field is not None and field.value.startswith(begin) and field.value.endswith(end) and end:
-        return click(page.named("Submit", "button"))
+        return page.submit()
     if not page.count("type"):
         return fill(field, begin)
     proposals = [
@@ -137,7 +132,7 @@ def _complete(page: ExpertView) -> Move:
     ]
     if proposals and not page.count("click"):
         return click(proposals[0])
-    return click(page.named("Submit", "button")) if page.count("click") else ("wait", {})
+    return page.submit() if page.count("click") else ("wait", {})
 
 
 def _table(page: ExpertView) -> Move:
@@ -152,7 +147,7 @@ def _table_2(page: ExpertView) -> Move:
         for one, after in pairwise(lines)
         if one.role == "text" and after.role == "textbox" and one.name.rstrip(":") in rows
     ]
-    return _fields(page, *pairs) or _submit(page)
+    return fill_in(*pairs) or _submit(page)
 
 
 def _rows(page: ExpertView) -> dict[str, str]:
@@ -185,9 +180,8 @@ def _sum(page: ExpertView, pattern: str) -> tuple[str, ...]:
 def _search(page: ExpertView) -> Move:
     """Search, turn to the page of the wanted result, and click it."""
     place = ordinal(page.goal.split("click the")[1]) - 1
-    field = page.hinted("#search-text")
-    if field is not None and field.value != page.quoted[0]:
-        return fill(field, page.quoted[0])
+    if move := fill_in((page.hinted("#search-text"), page.quoted[0])):
+        return move
     links = page.all("link")
     titles = [one for one in links if not re.fullmatch(r"[<>]|\d|First|Last|Prev|Next", one.name)]
     if not titles:
@@ -201,7 +195,7 @@ def _search(page: ExpertView) -> Move:
 def _guess(page: ExpertView) -> Move:
     """Try one number after the other."""
     if page.past and page.past[-1].name == "type":
-        return click(page.named("Submit", "button"))
+        return page.submit()
     return fill(first(page.all("spinbutton", "textbox")), str(page.count("type") % 10))
 
 
@@ -217,7 +211,7 @@ def _movies(page: ExpertView) -> Move:
         for label, field in pairwise(lines)
         if field.role == "textbox" and label.role != "textbox"
     ]
-    return _fields(page, *pairs) or _submit(page)
+    return fill_in(*pairs) or _submit(page)
 
 
 def _value_for(one: Element, wanted: dict[str, str]) -> str:
@@ -231,16 +225,17 @@ def _terminal(page: ExpertView) -> Move:
     field = page.hinted("#terminal-target")
     if not page.past:
         return click(field)
-    if not any(one.name == "submit" for one in page.past):
-        return "submit", {"mark": field.mark if field else 0, "text": "ls"}
-    text = " ".join(one.name for one in page.all("text")[4:])
-    ending = re.findall(r"extension (\.\w+)", page.goal)
-    files = [
-        one
-        for one in text.split()
-        if (one.endswith(ending[0]) if ending else "." not in one and one not in ("ls", "user$"))
-    ]
-    return "submit", {"mark": field.mark if field else 0, "text": f"rm {files[0] if files else ''}"}
+    command = "ls"
+    if page.count("submit"):
+        text = " ".join(one.name for one in page.all("text")[4:])
+        ending = re.findall(r"extension (\.\w+)", page.goal)
+        files = (
+            one
+            for one in text.split()
+            if (one.endswith(*ending) if ending else "." not in one and one not in ("ls", "user$"))
+        )
+        command = f"rm {next(files, '')}"
+    return "submit", {"mark": field.mark if field else 0, "text": command}
 
 
 def _flight(page: ExpertView) -> Move:
