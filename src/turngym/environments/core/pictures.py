@@ -16,8 +16,7 @@ import numpy as np
 from turngym.environments.core.actions import ActionStyle, InvalidAction
 from turngym.environments.core.env import AsyncTurnEnv, Outcome
 from turngym.environments.core.spaces import Image, text_observation_space
-from turngym.errors import EnvironmentFault, TurnGymError, unknown_name
-from turngym.faults import Boundary
+from turngym.errors import unknown_name
 from turngym.plugins import import_extra
 from turngym.tasks.base import Task
 
@@ -166,7 +165,3 @@ class ScreenEnv(AsyncTurnEnv):
         (self._kept / f"{name}.txt").write_text(outcome.text, encoding="utf-8")
         if outcome.image is not None:
             save(outcome.image, self._kept / f"{name}.png")
-
-    def _boundary(self, phase: str) -> Boundary:
-        """Attribute what the screen's programs raise to the environment."""
-        return Boundary(f"{self.name}: {phase}", EnvironmentFault, TurnGymError)

@@ -79,7 +79,7 @@ class HouseholdEnv(EngineGame):
     def start(self, task: Task) -> str:
         if self._library is None:
             self._library = borrow_library()
-            self._give_back = weakref.finalize(self, return_library, self._library)
+            self._give_back = weakref.finalize(self, _free_libraries.append, self._library)
         self.problem = self._draw(task)
         self._is_won = False
         self._household = Household(self._library, self.problem.pddl, self.problem.goal)
@@ -133,11 +133,6 @@ class HouseholdEnv(EngineGame):
 def borrow_library() -> Any:
     """Return a loaded copy of Fast Downward that nothing else uses."""
     return _free_libraries.pop() if _free_libraries else _fast_downward().load_lib()
-
-
-def return_library(library: Any) -> None:
-    """Take a copy back for the next ``borrow_library``."""
-    _free_libraries.append(library)
 
 
 class Household:

@@ -114,8 +114,7 @@ class BabyAIEnv(EngineGame):
             f"Walls: {', '.join(walls) or 'none in view'}. You carry {hands}."
         )
 
-    def reminder(self) -> str:
-        return self.describe()
+    reminder = describe
 
     def possible_commands(self) -> dict[str, str]:
         return {text: text for text in MOVES}

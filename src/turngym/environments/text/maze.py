@@ -83,6 +83,8 @@ class MazeEnv(TextGame):
         way = bearing(s.at, goal, distances=self.settings.get("distances", False))
         return f"{name} {way}. exits {exits}."
 
+    reminder = describe
+
     def turn(self, action: Action) -> Outcome:
         s = self.state
         there = _next(s, s.at, str(action.arguments["direction"]))
@@ -119,9 +121,6 @@ class MazeEnv(TextGame):
         assert to_key is not None
         assert to_door is not None
         return 1.0 - 0.05 * (len(to_key) + len(to_door))
-
-    def reminder(self) -> str:
-        return self.describe()
 
     def expert_action(self) -> str:
         s = self.state

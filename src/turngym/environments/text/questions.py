@@ -72,21 +72,17 @@ class QuestionEnv(TaskSetEnv, AsyncTurnEnv):
 
     def legal_actions(self) -> list[str]:
         """Return a menu of one answer, which says that none is known; any other will do too."""
-        return [self.say(UNKNOWN)]
+        return [self.answer(UNKNOWN)]
 
     def reminder(self) -> str:
         return str(self.problem.prompt)
 
     def answer(self, ground_truth: str) -> str:
-        return self.say(ground_truth)
-
-    def say(self, text: str) -> str:
-        """Return the action that answers ``text``."""
-        return self.action_format.render(Action(name="answer", arguments={"text": text}))
+        return self.action_format.render(Action(name="answer", arguments={"text": ground_truth}))
 
     def expert_action(self) -> str:
         """Return the right answer, or what ``follow`` was given."""
-        return self.say(str(self._next()))
+        return self.answer(str(self._next()))
 
     def get_state(self) -> Any:
         return self._given, self._score

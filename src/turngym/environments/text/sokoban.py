@@ -278,6 +278,8 @@ class SokobanEnv(TextGame):
     def describe(self) -> str:
         return _drawing(self.state) if self.settings["view"] == "grid" else _words(self.state)
 
+    reminder = describe
+
     def turn(self, action: Action) -> Outcome:
         s = self.state
         after = _walked(s, str(action.arguments["direction"]))
@@ -300,9 +302,6 @@ class SokobanEnv(TextGame):
 
     def state_key(self) -> str:
         return f"{self.state.player} {sorted(self.state.boxes)}"
-
-    def reminder(self) -> str:
-        return self.describe()
 
     def expert_action(self) -> str:
         """Return the first move of a shortest solution, or any move when there is none."""
