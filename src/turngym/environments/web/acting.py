@@ -104,9 +104,7 @@ _IN_WORDS = {"submit": "type", "append": "type", "scroll_in": "scroll"}
 def web_commands(names: tuple[str, ...]) -> Commands:
     """Return the actions called ``names``, in words."""
     kept = {name: text for name, text in COMMANDS.templates.items() if name in names}
-    return Commands(
-        kept, help={k: v for k, v in COMMANDS.help.items() if k in kept}, keep_case=True
-    )
+    return Commands(kept, help=COMMANDS.help, keep_case=True)
 
 
 def web_tools(names: tuple[str, ...]) -> JsonTools:
@@ -166,7 +164,10 @@ async def _act(session: WebSession, action: Action) -> str | None:
         case "click" | "double_click" | "hover":
             return await _point(session, action.name, mark or 0)
         case "click_at":
-            await _mouse_at(session, int(arguments["x"]), int(arguments["y"]))
+            width, height = session.settings.width, session.settings.height
+            x, y = (int(arguments[axis]) for axis in "xy")
+            x, y = min(max(x, 0), width - 1), min(max(y, 0), height - 1)
+            await session.tab.within(session.tab.page.mouse.click(x, y))
         case "drag":
             return await _drag(session, mark or 0, _number(arguments["target"]))
         case "drag_at":
@@ -235,20 +236,12 @@ async def _point(session: WebSession, name: str, mark: int) -> str | None:
         return _problem(mark, found["problem"])
     if found["covered"]:
         session.notes.append(f"[{mark}] is covered by {found['covered']}.")
-    mouse = session.tab.page.mouse
+    mouse, x, y = session.tab.page.mouse, found["x"], found["y"]
     if name == "hover":
-        await session.tab.within(mouse.move(found["x"], found["y"], steps=2))
-    elif name == "double_click":
-        await session.tab.within(mouse.dblclick(found["x"], found["y"]))
+        await session.tab.within(mouse.move(x, y, steps=2))
     else:
-        await session.tab.within(mouse.click(found["x"], found["y"]))
+        await session.tab.within(mouse.click(x, y, click_count=1 + (name == "double_click")))
     return None
-
-
-async def _mouse_at(session: WebSession, x: int, y: int) -> None:
-    s = session.settings
-    x, y = min(max(x, 0), s.width - 1), min(max(y, 0), s.height - 1)
-    await session.tab.within(session.tab.page.mouse.click(x, y))
 
 
 async def _drag(session: WebSession, mark: int, target: int | None) -> str | None:
@@ -289,7 +282,7 @@ async def _type(
         if "kept" in found:
             return f"[{mark}] did not take {text[:40]!r}; it holds {found['kept'][:40]!r}."
         if found["way"] == "keys":
-            keyboard, within = session.tab.page.keyboard, session.tab.within
+            keyboard, within = tab.page.keyboard, tab.within
             if clear and not found["empty"]:
                 await within(keyboard.press("Delete"))
             typed, pasted = text[:_TYPED_CHARS], text[_TYPED_CHARS:]

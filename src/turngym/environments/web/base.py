@@ -195,9 +195,8 @@ class WebEnv(ScreenEnv):
             parts = [f"Goal: {self.goal}"]
             if self.shows_address:
                 parts.append(address_text(self.view))
-            parts += [f"Note: {note}" for note in self.view.notes]
-            if self.view.is_busy:
-                parts.append("Note: The page is still busy.")
+            busy = ["The page is still busy."] if self.view.is_busy else []
+            parts += [f"Note: {note}" for note in (*self.view.notes, *busy)]
             parts.append(page_text(self.view, self._max_chars) or "(the page is empty)")
             self.episode.page = "\n".join(parts)
         return self.episode.page

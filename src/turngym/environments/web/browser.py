@@ -153,22 +153,6 @@ class BrowserHost(SharedResource):
                 problem = str(gone)
         raise BrowserGone(f"Chromium could not be used: {problem}")
 
-    async def kill(self) -> None:
-        """Kill the browser process, as a crash would. For drills."""
-        browser = self._browser
-        if browser is None or not browser.is_connected():
-            return
-
-        gone = asyncio.Event()
-        browser.once("disconnected", lambda _: gone.set())
-        session = await browser.new_browser_cdp_session()
-        crash = asyncio.ensure_future(session.send("Browser.crash"))  # the answer never comes
-        try:
-            await asyncio.wait_for(gone.wait(), 60.0)
-        finally:
-            crash.cancel()
-            await asyncio.gather(crash, return_exceptions=True)
-
     async def _ready(self) -> Browser:
         if self._starting is None:
             self._starting = asyncio.Lock()

@@ -149,11 +149,11 @@ def enter(name: str, text: str, *, after: str = "") -> Stage:
     return lambda page: fill(_find(page, name, roles, after) or page.hinted(name), text)
 
 
-def choose(name: str, option: str, *, after: str = "") -> Stage:
-    """Choose ``option`` from the list with this name, id or class that comes ``after`` a text."""
+def choose(name: str, option: str) -> Stage:
+    """Choose ``option`` from the list with this name, id or class."""
 
     def stage(page: ExpertView) -> Move:
-        found = _find(page, name, ("select",), after) or page.hinted(name)
+        found = _find(page, name, ("select",), "") or page.hinted(name)
         return click(None) if found is None else ("select", {"mark": found.mark, "option": option})
 
     return stage

@@ -40,7 +40,7 @@ class Requests:
         """Ids of which the head of an answer has come."""
         self._changed = asyncio.Event()
         session.on("Network.requestWillBeSent", self._began)
-        session.on("Network.responseReceived", self._heard)
+        session.on("Network.responseReceived", lambda event: self._answered.add(event["requestId"]))
         session.on("Network.loadingFinished", self._ended)
         session.on("Network.loadingFailed", self._ended)
         session.on("Page.frameNavigated", self._navigated)
@@ -70,9 +70,6 @@ class Requests:
         for one in ids:
             self._open.pop(one, None)
         self._changed.set()
-
-    def _heard(self, event: dict[str, Any]) -> None:
-        self._answered.add(event["requestId"])
 
     def _began(self, event: dict[str, Any]) -> None:
         # A redirect comes under the id of its request and takes its place.

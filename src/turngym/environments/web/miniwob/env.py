@@ -108,10 +108,8 @@ class MiniWobEnv(WebEnv):
             raise ConfigError(f"MiniWoB: time_limit={time_limit!r}; wanted a number or 'own'")
         if reward not in ("own", "success"):
             raise unknown_name("MiniWoB reward", reward, ("own", "success"))
-        settings = replace(_SETTINGS, trace=trace)
-        if time_limit is None:
-            script = settings.init_script + _STOPPED
-            settings = replace(settings, init_script=script)
+        script = _SETTINGS.init_script + (_STOPPED if time_limit is None else "")
+        settings = replace(_SETTINGS, trace=trace, init_script=script)
         super().__init__(settings=settings, max_chars=max_chars, **options)
         self._tasks = tasks
         self._time_limit = time_limit
@@ -124,16 +122,13 @@ class MiniWobEnv(WebEnv):
 
     async def prepare(self, task: Task) -> tuple[str, str]:
         """Return the task's page; its goal is known once it started."""
-        self.episode.task = self._tasks[derive_seed(task.seed, "which") % len(self._tasks)]
-        if self._time_limit is None and not self.episode.task.startswith("flight."):
-            turn_ms = TURN_MS.get(self.episode.task, 0)
-            self.settings = replace(self.settings, turn_ms=turn_ms)
-        else:
-            self.settings = replace(self.settings, turn_ms=None)
-        folder = "flight" if self.episode.task.startswith("flight.") else "miniwob"
-        page = self.episode.task.removeprefix("flight.")
-        page += "/wrapper.html" if folder == "flight" else ".html"
-        return "", f"http://{HOST}/{folder}/{page}"
+        name = self._tasks[derive_seed(task.seed, "which") % len(self._tasks)]
+        self.episode.task, is_flight = name, name.startswith("flight.")
+        has_clock = self._time_limit is not None or is_flight
+        turn_ms = None if has_clock else TURN_MS.get(name, 0)
+        self.settings = replace(self.settings, turn_ms=turn_ms)
+        page = f"flight/{name[7:]}/wrapper.html" if is_flight else f"miniwob/{name}.html"
+        return "", f"http://{HOST}/{page}"
 
     async def arrived(self, task: Task) -> None:
         is_game = self.episode.task == "tic-tac-toe"
