@@ -26,7 +26,7 @@ from turngym.environments.swe.operators import Edit, apply_edits, overlap, propo
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.parsing import test_name
 from turngym.environments.swe.patches import Patch
-from turngym.environments.swe.project import Project
+from turngym.environments.swe.project import Project, is_test_file
 from turngym.environments.swe.records import (
     STYLES,
     Kind,
@@ -42,7 +42,6 @@ from turngym.environments.swe.test_runner import project_runner
 from turngym.environments.workspace.host import SandboxHost
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
-from turngym.tasks.base import Split
 
 OnTried = Callable[[str, str], None]
 """Called with the key of a candidate and what became of it: ``"valid"`` or a reason."""
@@ -96,9 +95,8 @@ async def measure(
     demands: Demands,
     *,
     source: Mapping[str, str],
-    split: Split | None = None,
 ) -> TaskFile:
-    """Run the untouched ``source`` of ``split`` three times; return description and tests.
+    """Run the untouched ``source`` three times; return description and tests.
 
     Those are the tests that passed every time and whose mutants fail.
 
@@ -135,7 +133,7 @@ async def measure(
     sound = exam.asked & exam.examined
     return TaskFile(
         name=project.name, version=project.version, digest=project.digest, source=source,
-        layout=project.layout, split=split or split_of(project.name), suite_s=seconds,
+        layout=project.layout, split=split_of(project.name), suite_s=seconds,
         tests=tuple(one for one in order if one in sound),
     )  # fmt: skip
 
@@ -194,7 +192,6 @@ class Factory:
         seed: Orders the candidates.
         demands: What a task must be like.
         source: Where the project comes from, for ``TaskFile.source``.
-        split: Of all its tasks; by its name otherwise.
         before: The release before; what was fixed since makes one more task.
     """
 
@@ -206,7 +203,6 @@ class Factory:
         seed: int = 0,
         demands: Demands | None = None,
         source: Mapping[str, str] | None = None,
-        split: Split | None = None,
         before: Project | None = None,
     ) -> None:
         self.project, self.before = project, before
@@ -215,7 +211,7 @@ class Factory:
         self.demands = demands or Demands()
         self.result = Yield()
         self._seed = seed
-        self._source, self._split = dict(source or {}), split
+        self._source = dict(source or {})
         self._tried: dict[str, str] = {}
         self._kept: list[SweRecord] = []
         self._packages = packages_folder()
@@ -233,8 +229,7 @@ class Factory:
         started = time.monotonic()
         try:
             self._file = self._earlier() or await measure(
-                host, self.project, self._packages, self.demands, source=self._source,
-                split=self._split,
+                host, self.project, self._packages, self.demands, source=self._source
             )  # fmt: skip
             found = candidates(self.project, self._seed, self.demands)
             if self.before is not None:
@@ -250,7 +245,7 @@ class Factory:
             await host.release()
         assert self._file is not None
         self._save()
-        return self._file.with_tasks(self._kept)
+        return replace(self._file, tasks=tuple(self._kept))
 
     def _earlier(self) -> TaskFile | None:
         """Take over what an earlier run made of the same project, and return its description.
@@ -312,7 +307,7 @@ class Factory:
 
     def _save(self) -> None:
         assert self._file is not None
-        self._file.with_tasks(self._kept).write(self.path)
+        replace(self._file, tasks=tuple(self._kept)).write(self.path)
 
     async def attempt(self, host: SandboxHost, kind: Kind, edits: list[Edit]) -> SweRecord | str:
         """Return a task of ``kind`` made of these edits, or why it makes none."""
@@ -411,7 +406,5 @@ def _test_files(project: Project) -> list[str]:
     return [
         path
         for path in sorted(project.test_texts())
-        if path.rpartition("/")[2].startswith("test_")
-        or path.endswith(("_test.py", "/tests.py"))
-        or path in project.layout.tests
+        if is_test_file(path) or path in project.layout.tests
     ]

@@ -21,6 +21,7 @@ from turngym.environments.swe.packages import added_packages, swe_cache
 from turngym.environments.swe.records import TaskFile
 from turngym.environments.swe.tasksets import SHIPPED, open_tasks
 from turngym.errors import ConfigError, TurnGymError, unknown_name
+from turngym.records import replacing
 
 PACKAGES = ("hypothesis>=6.100", "freezegun>=1.5", "text-unidecode>=1.3", "typeguard>=4.3")
 """What tests of the shipped projects import."""
@@ -86,9 +87,8 @@ def _fetch(name: str, requirement: str, wanted: str) -> Path:
                 f"project {requirement}: the registry gave sha256 {digest[:16]}, wanted "
                 f"{wanted[:16]}"
             )
-        fresh = target.with_suffix(".new")
-        shutil.copyfile(found, fresh)
-        fresh.replace(target)
+        with replacing(target) as fresh:
+            shutil.copyfile(found, fresh)
     return target
 
 
