@@ -301,13 +301,3 @@ class StoredBackend(SqliteBackend, ABC):
 
     def _search(self, query: str, k: int) -> list[Hit]:
         return self.hits(self.rank(query, min(k, self.num_documents)))
-
-
-def no_argument(engine: str, argument: str) -> None:
-    """Refuse what follows the colon of ``engine:argument`` where an engine takes nothing.
-
-    Raises:
-        ConfigError: There is something.
-    """
-    if argument:
-        raise ConfigError(f"search engine '{engine}:{argument}': it takes nothing after a colon")
