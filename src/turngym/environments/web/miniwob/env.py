@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Unpack
 
 from turngym.environments.core.actions import Action
@@ -24,6 +22,7 @@ from turngym.environments.web.pace import move_on
 from turngym.environments.web.settings import LOCAL, Settings
 from turngym.environments.web.tab import ContextLost, TabLost
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, unknown_name
+from turngym.plugins import package_folder
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 
@@ -217,9 +216,9 @@ def pages() -> Folder:
     Raises:
         MissingExtraError: It is not installed.
     """
-    spec = importlib.util.find_spec("miniwob")
-    if spec is None or not spec.submodule_search_locations:
+    folder = package_folder("miniwob")
+    if folder is None:
         raise MissingExtraError(
             "MiniWoB tasks need the pages of the package miniwob: pip install --no-deps miniwob"
         )
-    return Folder(Path(spec.submodule_search_locations[0]) / "html")
+    return Folder(folder / "html")

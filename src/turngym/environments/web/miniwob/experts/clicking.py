@@ -189,10 +189,6 @@ def _food(page: ExpertView) -> Move:
     return page.click_all(chosen, then="Order!")
 
 
-def _one_two(page: ExpertView) -> Move:
-    return click(page.named("TWO" if page.count("click") else "ONE"))
-
-
 def ordinal(text: str) -> int:
     """Return the number of the first ordinal in ``text``, such as 3 for ``3rd``; 1 without one."""
     found = re.findall(r"(\d+)(?:st|nd|rd|th)", text)
@@ -201,7 +197,9 @@ def ordinal(text: str) -> int:
 
 CLICKING: dict[str, Expert] = {
     "buy-ticket": _ticket, "click-button": _named_in_quotes,
-    "click-button-sequence": _one_two,
+    "click-button-sequence": lambda page: click(
+        page.named("TWO" if page.count("click") else "ONE")
+    ),
     "click-collapsible": _collapsible, "click-collapsible-2": _link_in_tabs,
     "click-collapsible-2-nodelay": _link_in_tabs, "click-collapsible-nodelay": _collapsible,
     "click-color": _color, "click-dialog": lambda page: click(page.named("Close", "button")),

@@ -55,10 +55,6 @@ def _fits(shape: Element, words: list[str]) -> bool:
     return not symbol or (len(symbol[0]) == 1 and shape.name == symbol[0])
 
 
-def _count(page: ExpertView) -> Move:
-    return click(page.named(str(len(_described(page))), "button"))
-
-
 def _identify(page: ExpertView) -> Move:
     shape = first(one for one in page.elements if one.is_shape)
     if shape is None:
@@ -166,7 +162,8 @@ def _sort(page: ExpertView) -> Move:
 
 DRAWING: dict[str, Expert] = {
     "ascending-numbers": _ascending, "click-shades": _shades,
-    "click-shape": lambda page: click(first(_described(page))), "count-shape": _count,
+    "click-shape": lambda page: click(first(_described(page))),
+    "count-shape": lambda page: page.submit(str(len(_described(page)))),
     "drag-box": _drag_box, "drag-circle": _drag_way, "drag-shapes": _drag_shapes,
     "drag-shapes-2": _drag_shapes, "drag-single-shape": _drag_way, "drag-sort-numbers": _sort,
     "draw-line": _line, "grid-coordinate": _coordinate, "highlight-text": _highlight,
