@@ -122,7 +122,6 @@ def _of_object(found: Any, module: ModuleType, attribute: str) -> EnvEntry:
 
 
 def _only(name: str, module: ModuleType) -> EnvEntry:
-    """Return the one environment of a file."""
     point = f"{module.__name__}:"
     known = [entry for entry in registry.entries() if entry.entry_point.startswith(point)]
     classes = [key for key, value in vars(module).items() if _is_env_class(value, module)]
@@ -160,7 +159,6 @@ def _can_step(cls: type) -> bool:
 
 
 def _of_tasks(name: str) -> EnvEntry:
-    """Return what plays the task set called ``name``."""
     where, colon, attribute = name.partition(":")
     is_file = where.endswith((".py", ".toml"))
     source = f"{Path(where).expanduser().resolve()}{colon}{attribute}" if is_file else name
@@ -227,7 +225,6 @@ def _tasks(name: str, path: Path) -> EnvEntry:
 
 
 def _of_pack(path: Path) -> EnvEntry:
-    """Return what plays the tasks of a pack."""
     pack, id = read_pack(path), f"{_FAMILY}/{_stem(path, str(path))}-v0"
     if not pack.manifest.env:
         place = str(pack.unpacked())

@@ -73,14 +73,7 @@ def check_turn_env(
         A report with one result per check, in order.
     """
     make_env, subject = _maker(target)
-    checks = TurnChecks(
-        make_env,
-        episodes=episodes,
-        tasks=tasks,
-        max_turns=max_turns,
-        timeout_s=timeout_s,
-        processes=processes,
-    )
+    checks = TurnChecks(make_env, episodes, tasks, max_turns, timeout_s, processes)
     return _report(subject, checks)
 
 

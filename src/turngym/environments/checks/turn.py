@@ -119,7 +119,6 @@ class TurnChecks:
         return open_env(self.make)
 
     def _replay(self, env: AnyEnv, seed: int, episode: Episode, where: str) -> None:
-        """Play the actions of ``episode`` again and compare."""
         again = replay(env, episode.actions, name=f"{episode.name}, {where}", seed=seed)
         _must_equal(episode, plain_steps(again.steps), where)
 

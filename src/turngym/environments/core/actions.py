@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 
 ActionStyle = Literal["commands", "tools"]
 """How actions are written: in words, or as JSON tool calls."""
@@ -315,8 +315,7 @@ def in_style(
     Raises:
         UnknownNameError: There is no such style.
     """
-    if style not in ("commands", "tools"):
-        raise unknown_name("action_style", style, ("commands", "tools"))
+    require_known("action_style", style, ("commands", "tools"))
     return commands if style == "commands" else tools or JsonTools(commands.tools())
 
 

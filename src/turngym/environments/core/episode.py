@@ -367,7 +367,6 @@ class EpisodeCore:
         return Boundary(f"{self.name}: {phase}", EnvironmentFault, TurnGymError)
 
     def _note_end(self, info: Info, stop_reason: str) -> None:
-        """Note in ``info`` how the episode ended."""
         info["stop_reason"] = stop_reason
         score = info["score"] if "score" in info else self.score()
         info["score"] = None if score is None else float(score)

@@ -33,7 +33,6 @@ class Limit(ABC):
     """What was counted in this episode; part of snapshots."""
 
     def __post_init__(self) -> None:
-        """Refuse a limit of nothing."""
         name = next(one.name for one in fields(self) if one.init)
         if not (most := getattr(self, name)) > 0:
             raise ConfigError(f"{type(self).__name__}: {name} must be more than 0, got {most}")

@@ -16,7 +16,7 @@ import numpy as np
 from turngym.environments.core.actions import ActionStyle, InvalidAction
 from turngym.environments.core.env import AsyncTurnEnv, Outcome
 from turngym.environments.core.spaces import Image, text_observation_space
-from turngym.errors import unknown_name
+from turngym.errors import require_known
 from turngym.plugins import import_extra
 from turngym.tasks.base import Task
 
@@ -116,8 +116,7 @@ class ScreenEnv(AsyncTurnEnv):
         render_mode: str | None,
     ) -> None:
         super().__init__(render_mode=render_mode)
-        if screenshot not in ("none", "plain", "marks"):
-            raise unknown_name("screenshot", screenshot, ("none", "plain", "marks"))
+        require_known("screenshot", screenshot, ("none", "plain", "marks"))
         if screenshot != "none":
             self.observation_space = text_observation_space(image_hw=image_hw)
         self.action_style: ActionStyle = action_style

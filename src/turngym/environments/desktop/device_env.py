@@ -231,7 +231,6 @@ class DeviceEnv(ScreenEnv):
         return outcome
 
     def _drop_device(self) -> None:
-        """End the device of the last episode, if there is one."""
         device, self._device = self._device, None
         if device is not None:
             device.close()

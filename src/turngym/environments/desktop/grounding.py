@@ -24,7 +24,7 @@ from turngym.environments.desktop.display import require_desktop
 from turngym.environments.desktop.observation import Element, View
 from turngym.environments.desktop.tasks.words import NOUNS
 from turngym.environments.desktop.x11_device import X11Device
-from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+from turngym.errors import ConfigError, EnvironmentFault, require_known
 from turngym.tasks.base import Split, Task, split_of
 
 APPS: Mapping[str, tuple[str, ...]] = {
@@ -138,10 +138,8 @@ class GroundingEnv(DeviceEnv):
         choices: int | None = None,
         **options: Unpack[DeviceOptions],
     ) -> None:
-        if app not in APPS:
-            raise unknown_name("app", app, APPS)
-        if reward not in REWARDS:
-            raise unknown_name("reward", reward, REWARDS)
+        require_known("app", app, APPS)
+        require_known("reward", reward, REWARDS)
         if choices is not None and (choices < 2 or not shows_tree):
             raise ConfigError(
                 f"grounding-{app}: choices is {choices}, shows_tree is {shows_tree}; wanted 2 "

@@ -30,7 +30,7 @@ from turngym.environments.core.spaces import Info
 from turngym.environments.gym.face import GymFace
 from turngym.environments.gym.process import CALL, GET, ChildEnv, LocalEnv, MakeEnv, dispatch
 from turngym.environments.gym.registration import make, with_own_turns
-from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+from turngym.errors import ConfigError, EnvironmentFault, require_known
 
 logger = logging.getLogger(__name__)
 Isolation = Literal["inline", "thread", "process"]
@@ -81,8 +81,7 @@ def as_async(
         ConfigError: The isolation is unknown, or what would make the environment in the child
             process cannot be pickled.
     """
-    if isolation not in ISOLATIONS:
-        raise unknown_name("isolation", isolation, ISOLATIONS)
+    require_known("isolation", isolation, ISOLATIONS)
     if callable(env) and isolation == "inline":
         env = env()
     if isinstance(env, GymFace) and not env.is_started and isolation != "process":

@@ -30,7 +30,7 @@ from turngym.environments.search.documents import (
     terms,
 )
 from turngym.environments.search.questions import Lookup, Question
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 from turngym.tasks.base import Task
 from turngym.tasks.problem import AnswerWorld, judge
 from turngym.tasks.scorers.answers import UNKNOWN
@@ -180,8 +180,7 @@ class SearchEnv(TaskSetEnv, TurnEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__(render_mode=render_mode)
-        if reward not in ("exact", "f1"):
-            raise unknown_name("reward", reward, ("exact", "f1"))
+        require_known("reward", reward, ("exact", "f1"))
         self.tasks, self.name = tasks, tasks.name
         self.limits = limits or Limits()
         self.rules = (

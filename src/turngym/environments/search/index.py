@@ -192,7 +192,6 @@ HYBRID = "hybrid"
 
 
 def _named(engine: str) -> tuple[str, str]:
-    """Return name and argument of ``name:argument``."""
     name, _, argument = engine.partition(":")
     if name != "sqlite" and name not in ENGINES:
         raise unknown_name("search engine", name, ["sqlite", *ENGINES])

@@ -22,7 +22,7 @@ from turngym.environments.search.world import (
     WorldSpec,
     world,
 )
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 from turngym.tasks.scorers.answers import UNKNOWN, contains_answer
@@ -407,10 +407,8 @@ class WorldEnv(SearchEnv):
         limits: Limits | None = None,
         **options: Unpack[SearchOptions],
     ) -> None:
-        if kind not in GENERATORS:
-            raise unknown_name("kind of question", kind, GENERATORS)
-        if difficulty not in DIFFICULTIES:
-            raise unknown_name("difficulty of search/world", difficulty, DIFFICULTIES)
+        require_known("kind of question", kind, GENERATORS)
+        require_known("difficulty of search/world", difficulty, DIFFICULTIES)
         if difficulty == "tiny" and kind not in _TINY_KINDS:
             raise ConfigError(
                 f"search/world: difficulty 'tiny' has questions of {', '.join(_TINY_KINDS)}, "

@@ -195,6 +195,8 @@ class Factory:
         before: The release before; what was fixed since makes one more task.
     """
 
+    _file: TaskFile  # once the tests were measured
+
     def __init__(
         self,
         project: Project,
@@ -215,7 +217,6 @@ class Factory:
         self._tried: dict[str, str] = {}
         self._kept: list[SweRecord] = []
         self._packages = packages_folder()
-        self._file: TaskFile | None = None
 
     async def make(
         self, count: int, *, parallel: int = 1, on_tried: OnTried | None = None
@@ -243,7 +244,6 @@ class Factory:
         finally:
             self.result.seconds += time.monotonic() - started
             await host.release()
-        assert self._file is not None
         self._save()
         return replace(self._file, tasks=tuple(self._kept))
 
@@ -306,12 +306,10 @@ class Factory:
         return True
 
     def _save(self) -> None:
-        assert self._file is not None
         replace(self._file, tasks=tuple(self._kept)).write(self.path)
 
     async def attempt(self, host: SandboxHost, kind: Kind, edits: list[Edit]) -> SweRecord | str:
         """Return a task of ``kind`` made of these edits, or why it makes none."""
-        assert self._file is not None
         broken = self._broken(kind, edits)
         if isinstance(broken, str):
             return broken
@@ -364,7 +362,6 @@ class Factory:
     def _record(
         self, kind: Kind, edits: list[Edit], failing: list[str], messages: Mapping[str, str]
     ) -> SweRecord | str:
-        assert self._file is not None
         judged = [one for one in failing if one in messages]
         names = sorted({test_name(one) for one in judged})
         if len(names) < self.demands.min_functions:
@@ -402,7 +399,6 @@ def _key(edits: list[Edit]) -> str:
 
 
 def _test_files(project: Project) -> list[str]:
-    """Return the files that hold tests."""
     return [
         path
         for path in sorted(project.test_texts())

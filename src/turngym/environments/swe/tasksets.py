@@ -24,7 +24,7 @@ from turngym.environments.swe.records import (
 from turngym.environments.swe.repair import RepairProblem
 from turngym.environments.workspace.host import Delta, SandboxHost, put_delta
 from turngym.environments.workspace.world import EndWorld, StartWorld
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Split, split_of
@@ -198,8 +198,7 @@ def open_tasks(place: str, project: str | None = None, style: Style = "failing")
         raise ConfigError(f"swe tasks {place!r}: no file or folder of tasks; see 'turngym tasks'")
     if project is not None:
         names = [file.name for file in files]
-        if project not in names:
-            raise unknown_name("project", project, names)
+        require_known("project", project, names)
         return BugTasks(f"bugs-{project}", [file for file in files if file.name == project], style)
     if place == SHIPPED:
         return BugTasks("bugs", files, style)

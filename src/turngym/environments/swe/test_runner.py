@@ -144,7 +144,6 @@ class TestRunner:
     def _request(
         self, asked: list[str], timeout_s: float, numbers: Mapping[str, list[int]]
     ) -> dict[str, Any]:
-        """Return the request to the supervisor."""
         inner = [f"/{root}" for root in self.layout.roots if root != "."]
         return {
             "workspace": _WORKSPACE, "packages": [] if self.packages is None else [TOOLS],

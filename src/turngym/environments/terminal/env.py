@@ -156,7 +156,6 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         return outcome
 
     async def _world(self) -> EndWorld:
-        """Return what the judge sees."""
 
         async def open_copy(keep: Keep) -> GuestSandbox:
             return await self._start(None if keep == "nothing" else await self.sandbox.snapshot())

@@ -16,7 +16,7 @@ import numpy as np
 
 from turngym.environments.core.actions import Action, ActionStyle, Commands, in_style
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
-from turngym.errors import ConfigError, missing_extra, unknown_name
+from turngym.errors import ConfigError, missing_extra, require_known
 from turngym.tasks.base import Task, split_of
 
 
@@ -47,8 +47,7 @@ class GradedGame(TurnEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__(render_mode=render_mode)
-        if difficulty not in self.difficulties:
-            raise unknown_name(f"difficulty of {self.name}", difficulty, self.difficulties)
+        require_known(f"difficulty of {self.name}", difficulty, self.difficulties)
         if any(importlib.util.find_spec(module) is None for module in self.modules):
             raise missing_extra(f"environment {self.name!r}", self.extra)
         self.settings = self.difficulties[difficulty]

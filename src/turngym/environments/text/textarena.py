@@ -36,7 +36,7 @@ from turngym.environments.core.actions import (
     in_style,
 )
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
-from turngym.errors import ConfigError, missing_extra, unknown_name
+from turngym.errors import ConfigError, missing_extra, require_known
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task, split_of
 
@@ -427,8 +427,7 @@ class TextArenaEnv(TurnEnv):
             import textarena
 
         known = textarena.envs.registration.ENV_REGISTRY
-        if self.game not in known:
-            raise unknown_name("game of TextArena", self.game, known)
+        require_known("game of TextArena", self.game, known)
         try:
             with own_random.installed(), redirect_stdout(io.StringIO()):
                 engine = textarena.make(self.game, **self.options)

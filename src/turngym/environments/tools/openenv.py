@@ -128,7 +128,6 @@ class OpenEnvEnv(AsyncTurnEnv):
         return found
 
     async def _tools(self) -> list[dict[str, Any]]:
-        """Return the server's MCP tools."""
         found = await self._ask("mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
         try:
             return [

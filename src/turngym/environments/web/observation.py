@@ -79,10 +79,6 @@ class PageView:
     notes: tuple[str, ...] = ()
     """What happened besides: dialogs, downloads, pop-ups, refused hosts."""
 
-    def find(self, mark: int) -> Element | None:
-        """Return the element with ``mark``."""
-        return next((one for one in self.elements if one.mark == mark), None)
-
 
 def read_view(raw: dict[str, Any], **more: Any) -> PageView:
     """Return the view that ``page.js`` describes."""

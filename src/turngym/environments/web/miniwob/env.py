@@ -21,7 +21,12 @@ from turngym.environments.web.miniwob.names import FULL_MARKS, HIDDEN, TASKS, TU
 from turngym.environments.web.pace import move_on
 from turngym.environments.web.settings import LOCAL, Settings
 from turngym.environments.web.tab import ContextLost, TabLost
-from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, unknown_name
+from turngym.errors import (
+    ConfigError,
+    EnvironmentFault,
+    MissingExtraError,
+    require_known,
+)
 from turngym.plugins import package_folder
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
@@ -101,12 +106,10 @@ class MiniWobEnv(WebEnv):
     ) -> None:
         tasks = (task,) if isinstance(task, str) else tuple(task)
         for name in tasks or ("",):
-            if name not in TASKS:
-                raise unknown_name("MiniWoB task", name, TASKS)
+            require_known("MiniWoB task", name, TASKS)
         if isinstance(time_limit, str) and time_limit != "own":
             raise ConfigError(f"MiniWoB: time_limit={time_limit!r}; wanted a number or 'own'")
-        if reward not in ("own", "success"):
-            raise unknown_name("MiniWoB reward", reward, ("own", "success"))
+        require_known("MiniWoB reward", reward, ("own", "success"))
         script = _SETTINGS.init_script + (_STOPPED if time_limit is None else "")
         settings = replace(_SETTINGS, trace=trace, init_script=script)
         super().__init__(settings=settings, max_chars=max_chars, **options)

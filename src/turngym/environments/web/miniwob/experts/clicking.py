@@ -123,7 +123,6 @@ def _social_many(page: ExpertView) -> Move:
 
 
 def _posts(page: ExpertView, user: str) -> list[list[Element]]:
-    """Return the lines of each post of ``user``."""
     posts: list[list[Element]] = []
     is_theirs = False
     for one in page.elements:

@@ -114,7 +114,6 @@ def _field(page: ExpertView, begin: str) -> Element | None:
 
 
 def _index(page: ExpertView, name: str) -> int | None:
-    """Return the number of the first line that says ``name``."""
     return next((i for i, one in enumerate(page.elements) if one.name == name), None)
 
 

@@ -244,7 +244,7 @@ def _simon(page: ExpertView) -> Move:
     said = [mark for mark, _ in groupby(one.arguments.get("mark") for one in watched)]
     order = [int(mark) for mark in said if mark is not None]
     pressed = page.count("click")
-    return click(page.view.find(order[pressed]) if pressed < len(order) else None)
+    return click(first(one for one in page.elements if one.mark in order[pressed : pressed + 1]))
 
 
 def _moving(page: ExpertView) -> Move:

@@ -70,7 +70,6 @@ def _right_angle(page: ExpertView) -> Move:
 
 
 def _colour(page: ExpertView) -> Move:
-    """Write the colour into its field."""
     field = page.hinted("#col")
     named, rgb = re.findall(r"Select (\w+) with", page.goal), re.findall(r"\d+", page.goal)
     wanted = _COLOURS[named[0]] if named else "".join(f"{int(part):02x}" for part in rgb)
