@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
+from turngym.environments.web.acting import move_on
 from turngym.environments.web.base import WebEnv, WebEpisode, WebOptions
 from turngym.environments.web.browser import BrowserGone
 from turngym.environments.web.egress import Folder, Site
@@ -18,7 +19,6 @@ from turngym.environments.web.expert_view import ExpertView
 from turngym.environments.web.miniwob.experts import EXPERTS
 from turngym.environments.web.miniwob.experts.games import beats_the_page
 from turngym.environments.web.miniwob.names import FULL_MARKS, HIDDEN, TASKS, TURN_MS, WRONG
-from turngym.environments.web.pace import move_on
 from turngym.environments.web.settings import LOCAL, Settings
 from turngym.environments.web.tab import ContextLost, TabLost
 from turngym.errors import (

@@ -7,14 +7,11 @@ from turngym.environments.web.miniwob.experts.aiming import AIMING
 from turngym.environments.web.miniwob.experts.choosing import CHOOSING, MAIL
 from turngym.environments.web.miniwob.experts.clicking import CLICKING
 from turngym.environments.web.miniwob.experts.drawing import DRAWING
-from turngym.environments.web.miniwob.experts.flights import FLIGHTS
 from turngym.environments.web.miniwob.experts.games import GAMES
-from turngym.environments.web.miniwob.experts.pictures import PICTURES
 from turngym.environments.web.miniwob.experts.reading import READING
 from turngym.environments.web.miniwob.experts.typing import TYPING
 
 EXPERTS: dict[str, Expert] = {
-    **AIMING, **CHOOSING, **CLICKING, **DRAWING, **FLIGHTS, **GAMES, **MAIL, **PICTURES,
-    **READING, **TYPING,
+    **AIMING, **CHOOSING, **CLICKING, **DRAWING, **GAMES, **MAIL, **READING, **TYPING,
 }  # fmt: skip
 """Task to expert."""
