@@ -140,18 +140,15 @@ class _Branch:
 class ForkChecks:
     """The checks of one environment's snapshots; ``can_be_played`` comes first.
 
-    Every environment has a ``TurnLimit`` that ends the reference episode, so that the counts of
-    limits are part of what must come back.
+    All but ``make``, which makes one more environment, is as in ``check_fork``. Every environment
+    has a ``TurnLimit`` that ends the reference episode, so that the counts of limits are part of
+    what must come back.
     """
 
     make: Callable[[], AnyEnv]
-    """Makes one more environment of the kind."""
     episodes: int
-    """Episodes that are forked."""
     max_turns: int
-    """Turns of each."""
     depths: Sequence[int] | None
-    """Turns after which an episode is forked; None for four places."""
     played: list[tuple[int, Episode]] = field(default_factory=list)
 
     def all(self) -> list[tuple[str, Check, bool]]:

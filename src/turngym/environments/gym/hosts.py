@@ -93,7 +93,7 @@ def as_async(
     if isolation == "process":
         return EnvHost(_recipe(env), isolation)
     if isolation == "thread" or getattr(env.unwrapped, "blocks", False) is True:
-        return EnvHost(_First(env), "thread")
+        return EnvHost(_first(env), "thread")
     return InlineEnv(env)
 
 
@@ -118,18 +118,10 @@ def _picklable(source: MakeEnv) -> MakeEnv:
     return source
 
 
-class _First:
-    """Gives the environment itself the first time and equal new ones after that."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self._env = env
-        self._given = False
-
-    def __call__(self) -> gymnasium.Env[Any, Any]:
-        if self._given:
-            return clone(self._env)
-        self._given = True
-        return self._env
+def _first(env: gymnasium.Env[Any, Any]) -> MakeEnv:
+    """Return what gives the environment itself the first time and equal new ones after that."""
+    fresh = [env]
+    return lambda: fresh.pop() if fresh else clone(env)
 
 
 class Hosted(ABC):
