@@ -23,7 +23,6 @@ from random import Random
 from turngym.environments.swe.exam import ExamMaker, Trial
 from turngym.environments.swe.judge import judge
 from turngym.environments.swe.operators import Edit, apply_edits, overlap, proposals
-from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.parsing import test_name
 from turngym.environments.swe.patches import Patch
 from turngym.environments.swe.project import Project, is_test_file
@@ -91,7 +90,6 @@ class Yield:
 async def measure(
     host: SandboxHost,
     project: Project,
-    packages: Path,
     demands: Demands,
     *,
     source: Mapping[str, str],
@@ -103,7 +101,7 @@ async def measure(
     Raises:
         ConfigError: No test passes, or they are too slow.
     """
-    runner = await project_runner(host, project, packages)
+    runner = await project_runner(host, project)
     passed: set[str] | None = None
     least: dict[str, float] = {}
     seconds, problem = 0.0, ""
@@ -216,7 +214,6 @@ class Factory:
         self._source = dict(source or {})
         self._tried: dict[str, str] = {}
         self._kept: list[SweRecord] = []
-        self._packages = packages_folder()
 
     async def make(
         self, count: int, *, parallel: int = 1, on_tried: OnTried | None = None
@@ -230,7 +227,7 @@ class Factory:
         started = time.monotonic()
         try:
             self._file = self._earlier() or await measure(
-                host, self.project, self._packages, self.demands, source=self._source
+                host, self.project, self.demands, source=self._source
             )  # fmt: skip
             found = candidates(self.project, self._seed, self.demands)
             if self.before is not None:
@@ -314,7 +311,7 @@ class Factory:
         if isinstance(broken, str):
             return broken
         tests, timeout_s = list(self._file.tests), 20.0 + 3 * self._file.suite_s
-        runner = await project_runner(host, self.project, self._packages)
+        runner = await project_runner(host, self.project)
         run = await runner.run(broken, tests, timeout_s=timeout_s, is_explained=True)
         if "slow" in run.problem:
             return "too slow"
@@ -336,8 +333,7 @@ class Factory:
         repair = Patch(files={path: self.project.files.get(path) for path in broken})
         repaired = await judge(
             host, self.project, broken, repair, fail_to_pass=record.fail_to_pass,
-            pass_to_pass=self._file.pass_to_pass(record), packages=self._packages,
-            timeout_s=timeout_s,
+            pass_to_pass=self._file.pass_to_pass(record), timeout_s=timeout_s,
         )  # fmt: skip
         if not repaired.is_resolved:
             return "the repair does not pass" + (" (flaky tests)" if repaired.failures else "")

@@ -116,7 +116,7 @@ class BugProblem(RepairProblem):
             result = await judge(
                 world.host, self.project, self.broken, patch,
                 fail_to_pass=self.record.fail_to_pass,
-                pass_to_pass=self.file.pass_to_pass(self.record), packages=packages_folder(),
+                pass_to_pass=self.file.pass_to_pass(self.record),
                 timeout_s=20.0 + 3 * self.file.suite_s,
             )  # fmt: skip
         return with_patch(result, patch, self.base)
