@@ -381,17 +381,14 @@ class SearchEnv(TaskSetEnv, TurnEnv):
     def _resolve(self, reference: str) -> tuple[Document | None, str]:
         """Return the document that ``reference`` means, or None and why there is none."""
         s, wanted = self.state, reference.strip()
-        number, low, chosen = wanted.removeprefix("#"), wanted.casefold(), None
+        number, low, found = wanted.removeprefix("#"), wanted.casefold(), list[str]()
         if number.isascii() and number.isdigit() and len(number) < 4:
-            place = int(number) - 1
-            chosen = s.hits[place][0] if 0 <= place < len(s.hits) else None
-        if chosen is None:
-            chosen = next((i for i, title in s.seen if wanted in (i, title)), None)
-        if chosen is None:
-            chosen = next((i for i, name in s.seen if low in (i.casefold(), name.casefold())), None)
-        if chosen is None:
+            found += [i for i, _ in s.hits[int(number) - 1 : int(number)]]
+        found += [i for i, title in s.seen if wanted in (i, title)]
+        found += [i for i, title in s.seen if low in (i.casefold(), title.casefold())]
+        if not found:
             return None, f"There is no result {wanted[:80]!r}; only results can be opened."
-        document = self.backend.get(chosen)
+        document = self.backend.get(found[0])
         if document is None:
             return None, f"{wanted[:80]!r} cannot be read."
         return document, ""

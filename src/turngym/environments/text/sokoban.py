@@ -306,11 +306,10 @@ class SokobanEnv(TextGame):
     def expert_action(self) -> str:
         """Return the first move of a shortest solution, or any move when there is none."""
         if self.state not in self._route:
-            here: SokobanState | None = self.state
-            for move in solve(self.state.room, self.state.boxes, self.state.player) or ():
-                assert here is not None
+            here = self.state
+            for move in solve(here.room, here.boxes, here.player) or ():
                 self._route[here] = move
-                here = _walked(here, move)
+                here = _walked(here, move) or here
         move = self._route.get(self.state, _open_ways(self.state)[0])
         return self.say("go", direction=move)
 

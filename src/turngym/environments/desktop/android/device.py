@@ -402,7 +402,8 @@ def _elements(node: ElementTree.Element, depth: int) -> Iterator[Element]:
 
 
 def _element(node: ElementTree.Element, name: str, is_touched: bool, depth: int) -> Element:
-    left, top, right, bottom = _box(node)
+    bounds = _BOUNDS.fullmatch(node.get("bounds", ""))
+    left, top, right, bottom = map(int, bounds.groups()) if bounds else (0, 0, 0, 0)
     role = _role(node) or ("item" if is_touched else "label")
     value = node.get("text", "") if role == "text" else ""
     if role == "text" and name == value:
@@ -440,11 +441,3 @@ def _role(node: ElementTree.Element) -> str:
 
 def _is(node: ElementTree.Element, name: str) -> bool:
     return node.get(name) == "true"
-
-
-def _box(node: ElementTree.Element) -> tuple[int, int, int, int]:
-    found = _BOUNDS.fullmatch(node.get("bounds", ""))
-    if found is None:
-        return 0, 0, 0, 0
-    left, top, right, bottom = map(int, found.groups())
-    return left, top, right, bottom

@@ -132,12 +132,8 @@ class SqliteBackend:
         marks = ",".join("?" * len(ranked))
         query = f"SELECT number, {_RESULT} FROM documents WHERE number IN ({marks})"
         rows = self._rows(query, tuple([number for number, _ in ranked]))
-        found = {row[0]: row for row in rows}
-        hits = []
-        for number, score in ranked:
-            _, doc_id, title, text = found[number]
-            hits.append(Hit(id=doc_id, title=title, text=text, score=score))
-        return hits
+        found = {row[0]: dict(zip(("id", "title", "text"), row[1:], strict=True)) for row in rows}
+        return [Hit(**found[number], score=score) for number, score in ranked]
 
     def by_number(self, number: int) -> Document:
         """Return the document with this number, which exists."""
