@@ -264,13 +264,12 @@ def _shell(kind: str, change: Callable[[EndState], EndState] | None, patch: Any)
 
 def _believing(base: type) -> type:
     async def judge(self: Any) -> Outcome:
-        from turngym.environments.swe.packages import packages_folder
         from turngym.environments.swe.patches import collect_patch
         from turngym.environments.swe.test_runner import project_runner
 
         bug = self.problem
         patch = collect_patch(await self.changed_files(), bug.base, bug.project.layout)
-        runner = await project_runner(self.host, bug.project, packages_folder())
+        runner = await project_runner(self.host, bug.project)
         ids = [*bug.record.fail_to_pass, *bug.file.pass_to_pass(bug.record)]
         run = await runner.run({**bug.broken, **patch.files}, ids, timeout_s=60.0)
         self._score = float(len(run.passed(ids)) == len(ids))

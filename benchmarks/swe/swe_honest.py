@@ -17,7 +17,6 @@ from typing import Any
 
 from turngym.environments.swe.exam import Exam, ExamMaker, Trial
 from turngym.environments.swe.judge import grade
-from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.tasksets import SHIPPED, broken_of, open_tasks, project_of
 from turngym.environments.swe.test_runner import project_runner
 from turngym.environments.workspace.host import SandboxHost
@@ -43,7 +42,7 @@ async def play(arguments: argparse.Namespace) -> Counter[str]:
     async def submit(file: Any, record: Any, is_new: bool) -> None:
         async with gate:
             project = project_of(file)
-            runner = await project_runner(host, project, packages_folder())
+            runner = await project_runner(host, project)
             trial = Trial(
                 fix=list(record.fail_to_pass),
                 keep=file.pass_to_pass(record),

@@ -28,7 +28,7 @@ from turngym.environments.web import SITES
 from turngym.environments.web.base import WebEnv
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.miniwob.env import MiniWobEnv
-from turngym.environments.web.miniwob.experts import experts
+from turngym.environments.web.miniwob.experts import EXPERTS
 from turngym.environments.web.miniwob.names import LONG, MAX_TURNS, TASKS
 from turngym.environments.web.sites.catalogue import env_class
 from turngym.rollouts.episode import group_specs
@@ -76,7 +76,7 @@ def all_tasks() -> dict[str, tuple[Callable[[], WebEnv], int, bool]]:
     for task in TASKS:
         turns = LONG.get(task, MAX_TURNS)
         make = partial(limited(MiniWobEnv, turns), task=task)
-        found[f"miniwob-{task}"] = (make, turns, task in experts())
+        found[f"miniwob-{task}"] = (make, turns, task in EXPERTS)
     return found
 
 

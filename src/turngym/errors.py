@@ -160,6 +160,16 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, hint: str = "") 
     return UnknownNameError(f"unknown {kind} {name!r}. {hint or 'Known: ' + ', '.join(names)}")
 
 
+def require_known(kind: str, name: str, known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones.
+
+    Raises:
+        UnknownNameError: It is not.
+    """
+    if name not in known:
+        raise unknown_name(kind, name, known)
+
+
 def missing_extra(what: str, extra: str) -> MissingExtraError:
     """Return the error, install line included, for ``what`` needs the missing ``extra``."""
     return MissingExtraError(f"{what} needs the extra {extra!r}: pip install 'turngym[{extra}]'")

@@ -55,6 +55,13 @@ def import_extra(module: str, needed_for: str, extra: str) -> Any:  # optional, 
         raise missing_extra(needed_for, extra) from error
 
 
+def package_folder(name: str) -> Path | None:
+    """Return where an installed package lies, which is not imported for it; None without one."""
+    spec = importlib.util.find_spec(name)
+    places = spec.submodule_search_locations if spec is not None else None
+    return Path(next(iter(places))) if places else None
+
+
 def import_function(kind: str, spec: str) -> Callable[..., Any]:
     """Return the function that a text names; as ``import_attribute``.
 

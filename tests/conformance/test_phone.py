@@ -11,6 +11,7 @@ import os
 import numpy as np
 import pytest
 
+from helpers.web import kill_browser
 from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.desktop.names import PHONE_TASK_TYPES
@@ -203,7 +204,7 @@ async def test_a_browser_that_dies_is_a_fault_without_a_score_and_the_next_reset
     env = new("alarm-switch")
     try:
         await env.reset(seed=0)
-        await env._host.run(env._host.kill())
+        await env._host.run(kill_browser(env._host))
         with pytest.raises(EnvironmentFault):
             await env.step("scroll down")
         await env.reset(seed=0)

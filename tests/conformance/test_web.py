@@ -19,7 +19,7 @@ from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.env import MiniWobEnv
-from turngym.environments.web.miniwob.experts import experts
+from turngym.environments.web.miniwob.experts import EXPERTS
 from turngym.environments.web.miniwob.experts.games import beats_the_page
 from turngym.environments.web.miniwob.names import HIDDEN, TASKS, WRONG
 from turngym.environments.web.tab import Tab
@@ -30,7 +30,7 @@ from turngym.tasks.base import procedural_task
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 KINDS = ("click-button", "enter-text", "use-slider")
-SOLVED = sorted(experts()) if IS_FULL else (
+SOLVED = sorted(EXPERTS) if IS_FULL else (
     "book-flight-nodelay",
     "click-checkboxes",
     "click-pie",
@@ -84,7 +84,7 @@ def test_every_task_is_registered_and_has_an_expert():
     names = {entry.short_name for entry in registry.match("web/*")}
     assert {f"web/miniwob-{task.lower()}" for task in TASKS} <= names
     assert len(TASKS) == 132
-    assert set(experts()) == set(TASKS)
+    assert set(EXPERTS) == set(TASKS)
 
 
 @pytest.mark.parametrize("task", HIDDEN)

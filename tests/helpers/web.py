@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from turngym.environments.core.env import Outcome
 from turngym.environments.web.base import WebEnv
+from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.egress import Response
 from turngym.environments.web.settings import Settings
 
@@ -121,3 +122,18 @@ class PagesEnv(WebEnv):
 
     def score(self):
         return float(self.said == "yes")
+
+
+async def kill_browser(host: BrowserHost) -> None:
+    """Kill the browser process, as a crash would; in the host's loop."""
+    browser = host._browser
+    assert browser is not None
+    gone = asyncio.Event()
+    browser.once("disconnected", lambda _: gone.set())
+    session = await browser.new_browser_cdp_session()
+    crash = asyncio.ensure_future(session.send("Browser.crash"))  # the answer never comes
+    try:
+        await asyncio.wait_for(gone.wait(), 60.0)
+    finally:
+        crash.cancel()
+        await asyncio.gather(crash, return_exceptions=True)

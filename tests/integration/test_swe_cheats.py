@@ -16,7 +16,6 @@ from helpers.forgeries import FORGERIES
 from helpers.workspaces import shared_host
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.judge import judge
-from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.patches import Patch
 from turngym.environments.swe.records import broken_files
 from turngym.environments.swe.tasksets import open_tasks, sample_project
@@ -105,7 +104,7 @@ async def test_a_forgery_bites_where_the_tests_run_once_and_are_believed(cheat, 
     [path] = broken
     code = FORGERIES[cheat].replace("@KNOWN@", record.shown[0].partition("::")[2])
     forged = {path: (broken[path] or b"") + code.encode()}
-    runner = await project_runner(host, project, packages_folder())
+    runner = await project_runner(host, project)
     honest = await runner.run(broken, record.fail_to_pass, timeout_s=60.0)
     found = await runner.run(forged, [*record.fail_to_pass, *file.pass_to_pass(record)],
                             timeout_s=60.0)  # fmt: skip
@@ -164,7 +163,7 @@ async def test_results_that_are_forged_in_the_process_of_the_tests_are_found_out
 async def test_a_patch_that_knows_the_shown_case_only_fails_the_hidden_ones(host):
     """Repair exactly what the shown test asks, by looking at which test runs."""
     file = open_tasks("sample").files[0]
-    project, packages = sample_project(), packages_folder()
+    project = sample_project()
     record = next(r for r in file.tasks if len(r.hidden) and r.kind == "bug")
     broken = broken_files(project, record)
     [path] = broken
@@ -184,7 +183,7 @@ async def test_a_patch_that_knows_the_shown_case_only_fails_the_hidden_ones(host
     )
     verdict = await judge(
         host, project, broken, Patch(files={path: both.encode()}), 
-        fail_to_pass=record.fail_to_pass, pass_to_pass=(), packages=packages, timeout_s=60.0,
+        fail_to_pass=record.fail_to_pass, pass_to_pass=(), timeout_s=60.0,
     )  # fmt: skip
     assert not verdict.is_resolved
     assert set(record.shown).isdisjoint(verdict.failures)
@@ -197,7 +196,7 @@ async def test_walking_slowly_into_the_time_limit_scores_nothing(host):
     verdict = await judge(
         host, project, broken_files(project, record), Patch(files=slow), 
         fail_to_pass=record.fail_to_pass, pass_to_pass=file.pass_to_pass(record),
-        packages=packages_folder(), timeout_s=3.0,
+        timeout_s=3.0,
     )  # fmt: skip
     assert (verdict.is_resolved, verdict.fixed) == (False, 0.0)
     assert "slow" in verdict.evidence

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.web import HOST, PagesEnv
+from helpers.web import HOST, PagesEnv, kill_browser
 from turngym.environments.web.acting import MAX_TABS
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.egress import EgressProxy
@@ -379,7 +379,7 @@ async def test_a_dead_browser_is_started_again_and_no_episode_is_lost(open_page,
     second, _ = await open_page("/plain")
     await say(first, "type 1 Ada")
     launches = browser.launches
-    await browser.run(browser.kill())
+    await browser.run(kill_browser(browser))
     text, info = await say(first, "append 1 Lovelace")
     assert "'AdaLovelace'" in text
     assert "invalid_action" not in info

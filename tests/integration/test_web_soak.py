@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.web import kill_browser
 from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
@@ -73,7 +74,7 @@ class Soak:
     def on_episode(self, _trajectory: object, _seconds: float) -> None:
         self.ended += 1
         if self.ended in self.kills_at:
-            self.kills.add(asyncio.ensure_future(self.host.run(self.host.kill())))
+            self.kills.add(asyncio.ensure_future(self.host.run(kill_browser(self.host))))
         if self.ended % (EPISODES // 4) == 0:
             self.memory.append(memory_mb(descendants() | {os.getpid()}))
 

@@ -105,23 +105,23 @@ def add_class(cls: type, id: str) -> EnvEntry:
 
 def _of_object(found: Any, module: ModuleType, attribute: str) -> EnvEntry:
     """Return the entry of a class or function: its own where it has just one, else a new one."""
-    known = [e for e in registry.entries() if e.entry_point == f"{module.__name__}:{attribute}"]
+    point = f"{module.__name__}:{attribute}"
+    known = [entry for entry in registry.entries() if entry.entry_point == point]
     if len(known) == 1:
         return known[0]
     stem = re.sub(r"[^\w.-]", "-", attribute).removesuffix("Env") or attribute
-    ids = [f"{_FAMILY}/{stem}-v0", f"{_FAMILY}/{stem}-{_digest(module)}-v0"]
+    digest = hashlib.sha256(str(module.__file__).encode()).hexdigest()[:8]
+    ids = [f"{_FAMILY}/{stem}-v0", f"{_FAMILY}/{stem}-{digest}-v0"]
     for entry in registry.entries():
-        if entry.id == ids[0] and entry.entry_point != f"{module.__name__}:{attribute}":
+        if entry.id == ids[0] and entry.entry_point != point:
             ids.pop(0)
     if inspect.isclass(found):
         return add_class(found, ids[0])
-    point = f"{module.__name__}:{attribute}"
     register(ids[0], point, family=_FAMILY, max_turns=MAX_TURNS)
     return registry.find(ids[0])
 
 
 def _only(name: str, module: ModuleType) -> EnvEntry:
-    """Return the one environment of a file."""
     point = f"{module.__name__}:"
     known = [entry for entry in registry.entries() if entry.entry_point.startswith(point)]
     classes = [key for key, value in vars(module).items() if _is_env_class(value, module)]
@@ -159,7 +159,6 @@ def _can_step(cls: type) -> bool:
 
 
 def _of_tasks(name: str) -> EnvEntry:
-    """Return what plays the task set called ``name``."""
     where, colon, attribute = name.partition(":")
     is_file = where.endswith((".py", ".toml"))
     source = f"{Path(where).expanduser().resolve()}{colon}{attribute}" if is_file else name
@@ -226,7 +225,6 @@ def _tasks(name: str, path: Path) -> EnvEntry:
 
 
 def _of_pack(path: Path) -> EnvEntry:
-    """Return what plays the tasks of a pack."""
     pack, id = read_pack(path), f"{_FAMILY}/{_stem(path, str(path))}-v0"
     if not pack.manifest.env:
         place = str(pack.unpacked())
@@ -243,7 +241,3 @@ def _stem(path: Path, more: str) -> str:
     if "/" in more:
         return f"{stem}-{hashlib.sha256(more.encode()).hexdigest()[:8]}"
     return f"{stem}-{more}" if more else stem
-
-
-def _digest(module: ModuleType) -> str:
-    return hashlib.sha256(str(module.__file__).encode()).hexdigest()[:8]

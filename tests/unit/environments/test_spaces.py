@@ -71,7 +71,7 @@ def test_the_repr_is_the_constructor_call():
 
 def test_the_observation_space_has_text_and_on_request_a_picture():
     assert {"text": "x"} in text_observation_space()
-    space = text_observation_space(10, image_hw=(2, 3))
+    space = text_observation_space(image_hw=(2, 3))
     assert {"text": "x", "image": np.zeros((2, 3, 3), np.uint8)} in space
     assert {"text": "x"} not in space
     assert {"text": "x", "image": np.zeros((3, 2, 3), np.uint8)} not in space

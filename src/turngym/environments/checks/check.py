@@ -73,14 +73,7 @@ def check_turn_env(
         A report with one result per check, in order.
     """
     make_env, subject = _maker(target)
-    checks = TurnChecks(
-        make_env,
-        episodes=episodes,
-        tasks=tasks,
-        max_turns=max_turns,
-        timeout_s=timeout_s,
-        processes=processes,
-    )
+    checks = TurnChecks(make_env, episodes, tasks, max_turns, timeout_s, processes)
     return _report(subject, checks)
 
 
@@ -147,18 +140,15 @@ class _Branch:
 class ForkChecks:
     """The checks of one environment's snapshots; ``can_be_played`` comes first.
 
-    Every environment has a ``TurnLimit`` that ends the reference episode, so that the counts of
-    limits are part of what must come back.
+    All but ``make``, which makes one more environment, is as in ``check_fork``. Every environment
+    has a ``TurnLimit`` that ends the reference episode, so that the counts of limits are part of
+    what must come back.
     """
 
     make: Callable[[], AnyEnv]
-    """Makes one more environment of the kind."""
     episodes: int
-    """Episodes that are forked."""
     max_turns: int
-    """Turns of each."""
     depths: Sequence[int] | None
-    """Turns after which an episode is forked; None for four places."""
     played: list[tuple[int, Episode]] = field(default_factory=list)
 
     def all(self) -> list[tuple[str, Check, bool]]:

@@ -218,21 +218,18 @@ def plain(value: Any) -> Any:
     return repr(value)
 
 
-def plain_step(step: Step) -> dict[str, Any]:
-    """Return ``step`` as JSON values, without what may differ between equal episodes."""
-    info = {key: value for key, value in step.info.items() if key not in _UNCOMPARED}
-    return {
-        "observation": plain(step.observation),
-        "reward": plain(float(step.reward)),
-        "terminated": bool(step.terminated),
-        "truncated": bool(step.truncated),
-        "info": plain(info),
-    }
-
-
 def plain_steps(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """Return ``steps`` as JSON values."""
-    return [plain_step(step) for step in steps]
+    """Return ``steps`` as JSON values, without what may differ between equal episodes."""
+    return [
+        {
+            "observation": plain(at.observation),
+            "reward": plain(float(at.reward)),
+            "terminated": bool(at.terminated),
+            "truncated": bool(at.truncated),
+            "info": plain({key: at.info[key] for key in at.info.keys() - _UNCOMPARED}),
+        }
+        for at in steps
+    ]
 
 
 def difference(

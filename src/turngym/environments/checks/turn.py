@@ -56,20 +56,17 @@ _HARMLESS_WARNING = "Not able to test alternative render modes"
 
 @dataclass(slots=True)
 class TurnChecks:
-    """The checks of one environment; ``can_be_played`` comes first and keeps what it played."""
+    """The checks of one environment; ``can_be_played`` comes first and keeps what it played.
+
+    All but ``make``, which makes one more environment, is as in ``check_turn_env``.
+    """
 
     make: Callable[[], AnyEnv]
-    """Makes one more environment of the kind."""
     episodes: int
-    """Seeds per kind of play."""
     tasks: int
-    """Tasks of each split to sample."""
     max_turns: int
-    """Turns after which an episode is left."""
     timeout_s: float
-    """Seconds that a fresh process may take."""
     processes: int
-    """Fresh processes, each with another hash seed."""
     played: list[tuple[int, Episode]] = field(default_factory=list)
 
     def all(self) -> list[tuple[str, Check, bool]]:
@@ -119,7 +116,6 @@ class TurnChecks:
         return open_env(self.make)
 
     def _replay(self, env: AnyEnv, seed: int, episode: Episode, where: str) -> None:
-        """Play the actions of ``episode`` again and compare."""
         again = replay(env, episode.actions, name=f"{episode.name}, {where}", seed=seed)
         _must_equal(episode, plain_steps(again.steps), where)
 
@@ -243,7 +239,7 @@ class TurnChecks:
     def _asked_tasks(self) -> None:
         """Play the task that is asked for, by itself or by its id."""
         with self._env() as env:
-            find = _wrapper_attr(env, "task", "it has no tasks")
+            find = _finder(env)
             for split in SPLITS:
                 task = find(split, 0)
                 observation, info = env.reset(seed=0, options={"task": task})
@@ -289,9 +285,7 @@ class TurnChecks:
     def _expert(self) -> None:
         """Solve sampled tasks of both splits with the environment's own expert."""
         with self._env() as env:
-            env.reset(seed=0)
-            if not has_expert(env):
-                raise NotRun("it has no expert_action")
+            _must_have_expert(env)
             for _, task_id, _, _ in self._openings(env, limit=max(2, self.tasks // 4)):
                 episode = play(
                     env,
@@ -313,9 +307,7 @@ class TurnChecks:
     def _agreement(self) -> None:
         """Give a score of 1 where the goal's reward was paid and nowhere else, at limits too."""
         with self._env() as env:
-            env.reset(seed=0)
-            if not has_expert(env):
-                raise NotRun("it has no expert_action")
+            _must_have_expert(env)
             must_agree(env, [episode for _, episode in self.played])
 
     def _close(self) -> None:
@@ -356,7 +348,7 @@ class TurnChecks:
         self, env: AnyEnv, limit: int | None = None
     ) -> Iterator[tuple[Split, str, Any, Any]]:
         """Yield split, task id, observation and info of sampled tasks; fewer where they end."""
-        find = _wrapper_attr(env, "task", "it has no tasks")
+        find = _finder(env)
         for split in SPLITS:
             for index in range(self.tasks if limit is None else limit):
                 try:
@@ -367,10 +359,17 @@ class TurnChecks:
                 yield split, task.id, observation, info
 
 
-def _wrapper_attr(env: AnyEnv, name: str, otherwise: str) -> Any:
-    if not env.has_wrapper_attr(name):
-        raise NotRun(otherwise)
-    return env.get_wrapper_attr(name)
+def _must_have_expert(env: AnyEnv) -> None:
+    env.reset(seed=0)
+    if not has_expert(env):
+        raise NotRun("it has no expert_action")
+
+
+def _finder(env: AnyEnv) -> Any:
+    """Return what gives the tasks of an environment."""
+    if not env.has_wrapper_attr("task"):
+        raise NotRun("it has no tasks")
+    return env.get_wrapper_attr("task")
 
 
 def _must_equal(episode: Episode, found: list[dict[str, Any]], where: str) -> None:

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 
 ActionStyle = Literal["commands", "tools"]
 """How actions are written: in words, or as JSON tool calls."""
@@ -171,15 +171,15 @@ class Commands:
     def _arguments(self, slots: Mapping[str, _Slot], match: re.Match[str]) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for slot in slots.values():
-            text = match[slot.name] if slot.is_int else self._meant(slot, match[slot.name])
+            text = match[slot.name] if slot.kind == "int" else self._meant(slot, match[slot.name])
             plain = text if self.keep_case else text.lower()
-            values[slot.name] = int(text) if slot.is_int else plain
+            values[slot.name] = int(text) if slot.kind == "int" else plain
         return values
 
     def _meant(self, slot: _Slot, text: str) -> str:
         """Return what is meant by ``text`` in a slot: see ``Commands``."""
         inner = unquoted(text, slot.quotes)
-        has_stop = inner == text and slot.is_last and (slot.is_word or not self.keep_case)
+        has_stop = inner == text and slot.is_last and (slot.kind == "word" or not self.keep_case)
         return _FULL_STOP.sub("", text) if has_stop else inner
 
 
@@ -200,7 +200,14 @@ def function_tool(
         "required": list(required),
         "additionalProperties": False,
     }
-    function = {"name": name, "description": description, "parameters": parameters}
+    return described_tool(name, description, parameters)
+
+
+def described_tool(
+    name: str, description: str | None, parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a tool whose arguments have a JSON Schema, ``parameters``, in OpenAI's form."""
+    function = {"name": name, "description": description or "", "parameters": parameters}
     return {"type": "function", "function": function}
 
 
@@ -308,8 +315,7 @@ def in_style(
     Raises:
         UnknownNameError: There is no such style.
     """
-    if style not in ("commands", "tools"):
-        raise unknown_name("action_style", style, ("commands", "tools"))
+    require_known("action_style", style, ("commands", "tools"))
     return commands if style == "commands" else tools or JsonTools(commands.tools())
 
 
@@ -334,21 +340,13 @@ class _Slot:
     is_last: bool
 
     @property
-    def is_int(self) -> bool:
-        return self.kind == "int"
-
-    @property
-    def is_word(self) -> bool:
-        return self.kind == "word"
-
-    @property
     def quotes(self) -> str:
         """The quotes that an argument may stand in."""
         return {"rest": _ANY_QUOTES, "word": _ANY_QUOTES, "text": '"'}.get(self.kind, "")
 
     def needs_quotes(self, text: str) -> bool:
         """Say whether ``text`` cannot be seen without them."""
-        has_blanks = any(map(str.isspace, text)) if self.is_word else text != text.strip()
+        has_blanks = any(map(str.isspace, text)) if self.kind == "word" else text != text.strip()
         return has_blanks or not text
 
 

@@ -31,7 +31,7 @@ from turngym.environments.core.episode import (
     Snapshot,
     SnapshotKind,
     Step,
-    add_end,
+    joined_info,
 )
 from turngym.environments.core.spaces import Info
 from turngym.errors import SnapshotError
@@ -63,6 +63,15 @@ def _opening(found: object) -> Outcome:
             "pays before its first action; return that from turn"
         )
     return opening
+
+
+def _add_end(outcome: Outcome, end: Outcome | None) -> None:
+    """Add what ``end_at_limit`` gave to the ``outcome`` of the turn that reached the limit."""
+    if end is None:
+        return
+    outcome.text = f"{outcome.text}\n{end.text}"
+    outcome.reward += end.reward
+    outcome.info = joined_info(outcome.info or {}, end.info or {}, outcome.reward)
 
 
 class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
@@ -115,7 +124,7 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
             if type(outcome) is not Outcome:
                 outcome = _outcome(outcome, "turn")
         if outcome.truncated:
-            add_end(outcome, self.end_at_limit())
+            _add_end(outcome, self.end_at_limit())
         step = self._stepped(action, parsed, outcome)
         if (limit := self._spent) is None:
             return step
@@ -196,7 +205,7 @@ class AsyncTurnEnv(EpisodeCore):
             if type(outcome) is not Outcome:
                 outcome = _outcome(outcome, "turn")
         if outcome.truncated:
-            add_end(outcome, await awaited(self.end_at_limit()))
+            _add_end(outcome, await awaited(self.end_at_limit()))
         step = self._stepped(action, parsed, outcome)
         if (limit := self._spent) is None:
             return step
@@ -219,11 +228,9 @@ class AsyncTurnEnv(EpisodeCore):
         return await self._fork(n)
 
     async def __aenter__(self) -> Self:
-        """Return the environment."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it."""
         await self.close()
 
 

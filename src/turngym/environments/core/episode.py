@@ -21,7 +21,14 @@ from turngym.coroutines import awaited, forked
 from turngym.environments.core.actions import ActionFormat, InvalidAction, JsonTools
 from turngym.environments.core.limits import Limit, Parsed
 from turngym.environments.core.spaces import Info, Unicode, text_observation_space
-from turngym.errors import ConfigError, EnvironmentFault, SnapshotError, unknown_name
+from turngym.errors import (
+    ConfigError,
+    EnvironmentFault,
+    SnapshotError,
+    TurnGymError,
+    unknown_name,
+)
+from turngym.faults import Boundary
 from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task
 from turngym.types import StopReason
 
@@ -355,8 +362,11 @@ class EpisodeCore:
         self._spent = None if over or self._is_replaying else spent
         return observation, float(outcome.reward), terminated, truncated, info
 
+    def _boundary(self, phase: str) -> Boundary:
+        """Attribute to the environment what its engine or its programs raise in ``phase``."""
+        return Boundary(f"{self.name}: {phase}", EnvironmentFault, TurnGymError)
+
     def _note_end(self, info: Info, stop_reason: str) -> None:
-        """Note in ``info`` how the episode ended."""
         info["stop_reason"] = stop_reason
         score = info["score"] if "score" in info else self.score()
         info["score"] = None if score is None else float(score)
@@ -412,7 +422,8 @@ class EpisodeCore:
             },
         )
 
-    def _check_snapshot(self, snapshot: Snapshot) -> None:
+    async def _restore(self, snapshot: Snapshot) -> None:
+        """Go back to ``snapshot``; waits for nothing where the environment does not."""
         if (snapshot.env, snapshot.kind) != (self.name, self.snapshot_kind):
             raise SnapshotError(
                 f"{self.name}: this is a {snapshot.kind!r} snapshot of {snapshot.env!r}, "
@@ -422,10 +433,6 @@ class EpisodeCore:
         there = [name for name, _ in snapshot.bookkeeping["limits"]]
         if here != there:
             raise SnapshotError(f"{self.name}: the snapshot is of limits {there}, these are {here}")
-
-    async def _restore(self, snapshot: Snapshot) -> None:
-        """Go back to ``snapshot``; waits for nothing where the environment does not."""
-        self._check_snapshot(snapshot)
         self._task = snapshot.task
         self._task_id = "" if snapshot.task is None else snapshot.task.id
         self._over = True  # until it is there
@@ -479,15 +486,6 @@ def opened(value: T | None, name: str) -> T:
     if value is None:
         raise EnvironmentFault(f"{name}: no episode is open")
     return value
-
-
-def add_end(outcome: Outcome, end: Outcome | None) -> None:
-    """Add what ``end_at_limit`` gave to the ``outcome`` of the turn that reached the limit."""
-    if end is None:
-        return
-    outcome.text = f"{outcome.text}\n{end.text}"
-    outcome.reward += end.reward
-    outcome.info = joined_info(outcome.info or {}, end.info or {}, outcome.reward)
 
 
 def joined_info(info: Mapping[str, Any], more: Mapping[str, Any], reward: float) -> Info:

@@ -33,7 +33,6 @@ class Limit(ABC):
     """What was counted in this episode; part of snapshots."""
 
     def __post_init__(self) -> None:
-        """Refuse a limit of nothing."""
         name = next(one.name for one in fields(self) if one.init)
         if not (most := getattr(self, name)) > 0:
             raise ConfigError(f"{type(self).__name__}: {name} must be more than 0, got {most}")
@@ -92,7 +91,6 @@ class TurnLimit(Limit):
             info["instructions"] = rest + _turns_line(info["max_turns"])
 
     def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
-        """Count the step."""
         self.spent += 1
         return self.spent >= self.max_turns
 
@@ -111,11 +109,9 @@ class WallClockLimit(Limit):
     """Returns seconds; another one for tests and simulated time."""
 
     def start(self, seen: Seen, info: Info) -> None:
-        """Start the clock."""
         self.spent = self.clock()
 
     def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
-        """Return True when the time is over."""
         return self.get_state() >= self.max_seconds
 
     def get_state(self) -> float:
@@ -123,7 +119,6 @@ class WallClockLimit(Limit):
         return float(self.clock() - self.spent)
 
     def set_state(self, state: float) -> None:
-        """Go on as if the seconds used so far were ``state``."""
         self.spent = self.clock() - state
 
 
@@ -144,7 +139,6 @@ class TokenLimit(Limit):
         self.spent = 0 if self.actions_only else self.count_tokens(seen["text"])
 
     def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
-        """Count the action and what it brought."""
         self.spent += self.count_tokens(action)
         if not self.actions_only:
             self.spent += self.count_tokens(seen["text"])
@@ -162,7 +156,6 @@ class ToolCallLimit(Limit):
     """Count only the calls of this tool. Give several limits for several tools."""
 
     def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
-        """Count the action if it is a call that counts."""
         if isinstance(parsed, Action) and self.tool in (None, parsed.name):
             self.spent += 1
         return self.spent >= self.max_calls
@@ -178,7 +171,6 @@ class InvalidActionLimit(Limit):
     """Count only those in a row; a valid action sets the count to 0."""
 
     def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
-        """Count the action if ``info`` calls it invalid."""
         if info.get("invalid_action") is not None:
             self.spent += 1
         elif self.consecutive:

@@ -16,8 +16,7 @@ import numpy as np
 from turngym.environments.core.actions import ActionStyle, InvalidAction
 from turngym.environments.core.env import AsyncTurnEnv, Outcome
 from turngym.environments.core.spaces import Image, text_observation_space
-from turngym.errors import EnvironmentFault, TurnGymError, unknown_name
-from turngym.faults import Boundary
+from turngym.errors import require_known
 from turngym.plugins import import_extra
 from turngym.tasks.base import Task
 
@@ -117,8 +116,7 @@ class ScreenEnv(AsyncTurnEnv):
         render_mode: str | None,
     ) -> None:
         super().__init__(render_mode=render_mode)
-        if screenshot not in ("none", "plain", "marks"):
-            raise unknown_name("screenshot", screenshot, ("none", "plain", "marks"))
+        require_known("screenshot", screenshot, ("none", "plain", "marks"))
         if screenshot != "none":
             self.observation_space = text_observation_space(image_hw=image_hw)
         self.action_style: ActionStyle = action_style
@@ -134,7 +132,6 @@ class ScreenEnv(AsyncTurnEnv):
         """Return the goal and what was seen last, as text."""
 
     def reminder(self) -> str:
-        """Return what was seen last."""
         return "\n" + self.page()
 
     def state_key(self) -> str:
@@ -167,7 +164,3 @@ class ScreenEnv(AsyncTurnEnv):
         (self._kept / f"{name}.txt").write_text(outcome.text, encoding="utf-8")
         if outcome.image is not None:
             save(outcome.image, self._kept / f"{name}.png")
-
-    def _boundary(self, phase: str) -> Boundary:
-        """Attribute what the screen's programs raise to the environment."""
-        return Boundary(f"{self.name}: {phase}", EnvironmentFault, TurnGymError)

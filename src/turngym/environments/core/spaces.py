@@ -23,7 +23,7 @@ Other keys are free.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -73,38 +73,24 @@ class Unicode(Space[str]):
         """Return True when ``x`` is a str that is not too long."""
         return isinstance(x, str) and len(x) <= self.max_chars
 
-    def to_jsonable(self, sample_n: Iterable[str]) -> list[str]:
-        """Return the samples as they are; text is JSON."""
-        return list(sample_n)
-
-    def from_jsonable(self, sample_n: list[Any]) -> list[str]:
-        """Return the samples as they are."""
-        return [str(sample) for sample in sample_n]
-
     def __eq__(self, other: object) -> bool:
-        """Two spaces are equal when they admit the same texts."""
         return isinstance(other, Unicode) and other.max_chars == self.max_chars
 
     def __hash__(self) -> int:
-        """Hash consistent with equality."""
         return hash((Unicode, self.max_chars))
 
     def __repr__(self) -> str:
-        """Return the constructor call."""
         return f"Unicode({self.max_chars})"
 
 
-def text_observation_space(
-    max_chars: int = 1_000_000, *, image_hw: tuple[int, int] | None = None
-) -> spaces.Dict:
+def text_observation_space(*, image_hw: tuple[int, int] | None = None) -> spaces.Dict:
     """Return the observation space of a turn environment.
 
     Args:
-        max_chars: Longest text.
         image_hw: Height and width in pixels when there is a picture; then the key ``image``
             holds uint8 [H, W, 3].
     """
-    parts: dict[str, Space[Any]] = {"text": Unicode(max_chars)}
+    parts: dict[str, Space[Any]] = {"text": Unicode()}
     if image_hw is not None:
         height, width = image_hw
         parts["image"] = spaces.Box(0, 255, (height, width, 3), np.uint8)

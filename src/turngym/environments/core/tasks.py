@@ -21,15 +21,12 @@ class TaskSetEnv(EpisodeCore):
     _said: int = 0
 
     def count(self, split: Split) -> int | None:
-        """Return the number of tasks of a split; None where there is no end of them."""
         return self.tasks.count(split)
 
     def task(self, split: Split, index: int) -> Task:
-        """Return task number ``index`` of ``split``."""
         return self.tasks.task(split, index)
 
     def find_task(self, task_id: str) -> Task:
-        """Return the task that an id names."""
         return self.tasks.find(task_id)
 
     @property
@@ -72,7 +69,6 @@ class StoppedEnv(TaskSetEnv):
 
     @property
     def problem(self) -> Any:  # of the family of the set
-        """What the running episode is about."""
         return opened(self._problem, self.name)
 
     def open_problem(self, task: Task) -> Any:  # of the family of the set
@@ -93,5 +89,4 @@ class StoppedEnv(TaskSetEnv):
         return Outcome(text=text, reward=result.score, terminated=True, info=info)
 
     def score(self) -> float:
-        """Return what the judge gave; 0 before it was asked."""
         return self._score

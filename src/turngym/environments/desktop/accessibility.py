@@ -273,10 +273,8 @@ def _text(answer: Any) -> str:
 
 def _speaks(node: _Node) -> bool:
     """Say whether the node is a line of its own."""
-    _, _, width, height = node.box
-    if not node.role or width <= 0 or height <= 0 or node.box[0] < -10_000:
-        return False
-    if node.role in _SILENT:
+    x, _, width, height = node.box
+    if not node.role or node.role in _SILENT or width <= 0 or height <= 0 or x < -10_000:
         return False
     needs_words = _READ - {"dialog"} | {"cell", "icon"}
     return bool(node.name or node.value) or node.role not in needs_words

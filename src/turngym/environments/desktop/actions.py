@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from turngym.environments.core.actions import Action, Commands, JsonTools
+from turngym.environments.core.actions import Action, Commands, JsonTools, described_tool
 from turngym.environments.desktop.device import Device
 from turngym.environments.desktop.observation import View
 
@@ -71,8 +71,7 @@ _TOOLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def device_commands(names: tuple[str, ...]) -> Commands:
     """Return the actions called ``names``, in words."""
     kept = {name: text for name, text in _TEMPLATES.items() if name in names}
-    help = {name: text for name, text in _HELP.items() if name in kept}
-    return Commands(kept, help=help, keep_case=True)
+    return Commands(kept, help=_HELP, keep_case=True)
 
 
 def device_tools(names: tuple[str, ...]) -> JsonTools:
@@ -98,8 +97,7 @@ def _function(
         "type": "object", "properties": properties, "additionalProperties": False, "required": [],
         **more,
     }  # fmt: skip
-    function = {"name": name, "description": description, "parameters": schema}
-    return {"type": "function", "function": function}
+    return described_tool(name, description, schema)
 
 
 _WAIT_S = 1.0

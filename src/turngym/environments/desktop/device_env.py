@@ -146,7 +146,6 @@ class DeviceEnv(ScreenEnv):
         return await self._run(action.name, lambda: self._turn(action))
 
     async def state_files(self) -> dict[str, Any]:  # type: ignore[override]  # awaited
-        """Return the screen."""
         return {"screen.png": await self._run("screen", self.pixels)}
 
     async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
@@ -232,7 +231,6 @@ class DeviceEnv(ScreenEnv):
         return outcome
 
     def _drop_device(self) -> None:
-        """End the device of the last episode, if there is one."""
         device, self._device = self._device, None
         if device is not None:
             device.close()

@@ -26,7 +26,7 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -108,15 +108,14 @@ class Display:
         self._output = b""
         # bubblewrap writes the id of its child there: the first process inside, as the host counts.
         info_read, info_write = os.pipe()
-        filter_fd, shell_fd = _in_memory("filter", seccomp.bpf()), os.open("/bin/sh", os.O_RDONLY)
+        fds = info_write, _in_memory(seccomp.bpf()), os.open("/bin/sh", os.O_RDONLY)
         try:
             self._process = subprocess.Popen(
-                _command(width, height, _Descriptors(info_write, filter_fd, shell_fd)),
+                _command(width, height, fds), pass_fds=fds, start_new_session=True, env=ENVIRONMENT,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                pass_fds=(info_write, filter_fd, shell_fd), start_new_session=True, env=ENVIRONMENT,
             )  # fmt: skip
         finally:
-            for fd in (info_write, filter_fd, shell_fd):
+            for fd in fds:
                 os.close(fd)
         # A list, since the finalizer is there before the id is known.
         self._first: list[int] = []
@@ -242,61 +241,50 @@ def _kill(process: subprocess.Popen[bytes], first: list[int]) -> None:
         time.sleep(_TICK_S)
 
 
-@cache
-def _script() -> str:
-    return (_HERE / "session.sh").read_text(encoding="utf-8")
-
-
-@dataclass(frozen=True, slots=True)
-class _Descriptors:
-    """What bubblewrap inherits: where it reports its child, the filter, and a shell's file."""
-
-    info: int
-    filter: int
-    shell: int
-
-
-def _in_memory(name: str, content: bytes) -> int:
+def _in_memory(content: bytes) -> int:
     """Return a file in memory that holds ``content``, read from its start."""
-    file = os.memfd_create(f"turngym-{name}")
+    file = os.memfd_create("turngym-filter")
     os.write(file, content)
     os.lseek(file, 0, os.SEEK_SET)
     return file
 
 
+_Descriptors = tuple[int, int, int]
+"""What bubblewrap inherits: where it reports its child, the filter, and a shell's file."""
+
+
 def _command(width: int, height: int, fds: _Descriptors) -> list[str]:
     """Return what starts a desktop, as the same user of the host as any other sandbox."""
+    script = (_HERE / "session.sh").read_text(encoding="utf-8")
     base, is_root = base_folder(), os.geteuid() == 0
     folders = {"etc": str(host_etc()), "settings": str(_HERE / "settings")}
     seen = {name: f"{base}/{name}" for name in folders} if is_root else folders
     options = _bubblewrap(seen["etc"], seen["settings"], fds)
     settings = {
         "owner": SANDBOX_UID if is_root else None, "base": base, "folders": folders,
-        "command": [*options, _SHELL, "-c", _script(), "desktop", str(width), str(height)],
+        "command": [*options, _SHELL, "-c", script, "desktop", str(width), str(height)],
     }  # fmt: skip
     return interpreter("turngym.sandbox.launcher.single", json.dumps(settings))
 
 
 def _bubblewrap(etc: str, settings: str, fds: _Descriptors) -> list[str]:
     size, fonts = ("--size", str(MEMORY_BYTES)), "/var/cache/fontconfig"
+    info, filter, shell = map(str, fds)
+    themes = [f"{_THEMES}/{name}" for name in _KEPT_THEMES]
     return [
         "bwrap", "--die-with-parent", *(f"--unshare-{name}" for name in (*NAMESPACES, "ipc")),
         "--disable-userns", "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL",
         "--hostname", "desktop", "--new-session", "--as-pid-1",
         *root_options(Root(entries=host_entries(), etc=etc)), "--ro-bind-try", fonts, fonts,
-        "--tmpfs", _THEMES, *(word for name in _KEPT_THEMES for word in _bound(name)),
+        "--tmpfs", _THEMES, *(word for place in themes for word in ("--ro-bind-try", place, place)),
         "--remount-ro", _THEMES, "--dev", "/dev", "--proc", "/proc", *masks(),
         *size, "--tmpfs", "/home", *size, "--tmpfs", "/tmp", *size, "--tmpfs", "/run",
         "--dir", HOME, "--dir", "/run/user", "--ro-bind", settings, "/run/settings",
-        "--perms", "0111", "--file", str(fds.shell), _SHELL,
+        "--perms", "0111", "--file", shell, _SHELL,
         "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME, "--clearenv",
         *(word for name, value in VARIABLES.items() for word in ("--setenv", name, value)),
-        "--info-fd", str(fds.info), "--seccomp", str(fds.filter), "--",
+        "--info-fd", info, "--seccomp", filter, "--",
     ]  # fmt: skip
-
-
-def _bound(theme: str) -> tuple[str, str, str]:
-    return "--ro-bind-try", f"{_THEMES}/{theme}", f"{_THEMES}/{theme}"
 
 
 _THEMES = "/usr/share/themes"

@@ -38,8 +38,6 @@ class DisplayPool(SharedResource):
         self._change = threading.Condition()
         self._is_open = True
         self._thread: threading.Thread | None = None
-        self.started = 0
-        """Desktops started so far."""
 
     def release(self) -> None:
         """Give a lease back; the last one ends the spare desktops."""
@@ -70,13 +68,7 @@ class DisplayPool(SharedResource):
                 )
                 self._thread.start()
             self._change.notify_all()
-        if device is None:
-            device = self._new()
-        return device
-
-    def _new(self) -> X11Device:
-        self.started += 1
-        return X11Device(*self._size)
+        return device or X11Device(*self._size)
 
     def _refill(self) -> None:
         while True:
@@ -86,7 +78,7 @@ class DisplayPool(SharedResource):
                 if not self._is_open:
                     break
             try:
-                device = self._new()
+                device = X11Device(*self._size)
             except EnvironmentFault:
                 with self._change:  # take starts one itself, and reports why that fails
                     self._change.wait(1.0)
@@ -126,7 +118,6 @@ class DesktopEnv(ProblemEnv):
         self._pool: DisplayPool | None = None
 
     def open_device(self, task: Task) -> X11Device:
-        """Return a desktop with the files and programs of the problem."""
         problem = self.open_problem(task)
         if self._pool is None:
             self._pool = DisplayPool.lease(*self.size)

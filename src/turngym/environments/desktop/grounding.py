@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from typing import ClassVar, Literal, Unpack
+from typing import ClassVar, Literal, Unpack, get_args
 
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
@@ -24,7 +24,7 @@ from turngym.environments.desktop.display import require_desktop
 from turngym.environments.desktop.observation import Element, View
 from turngym.environments.desktop.tasks.words import NOUNS
 from turngym.environments.desktop.x11_device import X11Device
-from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+from turngym.errors import ConfigError, EnvironmentFault, require_known
 from turngym.tasks.base import Split, Task, split_of
 
 APPS: Mapping[str, tuple[str, ...]] = {
@@ -46,57 +46,41 @@ class ScreenCapture:
     """uint8 [height, width, 3]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScreenSpec:
-    """Which screen."""
-
-    app: str
-    """Whose, see ``APPS``."""
-    split: Split = "train"
-    folder: int = 0
-    """What the file manager shows; the other applications have one spec."""
-
-    @classmethod
-    def of(cls, app: str, split: Split, seed: int) -> ScreenSpec:
-        """Return the spec of a task in ``app`` and ``split``."""
-        if app != "files":
-            return cls(app=app)
-        return cls(app=app, split=split, folder=seed % FOLDERS[split])
-
-
-_taken: dict[tuple[ScreenSpec, int, int], ScreenCapture] = {}
+ScreenKey = tuple[str, tuple[Split, int] | None, tuple[int, int]]
+"""An application, the folder that a file manager shows, and the size of the screen in pixels."""
+_taken: dict[ScreenKey, ScreenCapture] = {}
 _lock = threading.Lock()
 
 
-def take_capture(spec: ScreenSpec, size: tuple[int, int]) -> ScreenCapture:
+def take_capture(key: ScreenKey) -> ScreenCapture:
     """Return a screen; the first call of a process starts the application.
-
-    Args:
-        spec: Which.
-        size: Width and height of the screen, in pixels.
 
     Raises:
         EnvironmentFault: The desktop or the application could not be started.
     """
-    key = (spec, *size)
     with _lock:
         if key not in _taken:
-            _taken[key] = _take(spec, size)
+            _taken[key] = _take(*key)
         return _taken[key]
 
 
-def _take(spec: ScreenSpec, size: tuple[int, int]) -> ScreenCapture:
+def _take(app: str, folder: tuple[Split, int] | None, size: tuple[int, int]) -> ScreenCapture:
     device = X11Device(*size)
     try:
-        if spec.app == "files":
-            device.write_files(dict.fromkeys(folder_names(spec.split, spec.folder)))
-        device.launch(*APPS[spec.app])
+        if folder is not None:
+            device.write_files(dict.fromkeys(folder_names(*folder)))
+        device.launch(*APPS[app])
         device.rest()
         view, pixels = device.look(), device.pixels()
         pixels.setflags(write=False)
         return ScreenCapture(view=view, pixels=pixels)
     finally:
         device.close()
+
+
+def folder_of(app: str, split: Split, seed: int) -> tuple[Split, int] | None:
+    """Return the folder that a task's file manager shows; None of other applications."""
+    return (split, seed % FOLDERS[split]) if app == "files" else None
 
 
 def folder_names(split: Split, folder: int) -> list[str]:
@@ -112,7 +96,7 @@ def folder_names(split: Split, folder: int) -> list[str]:
 
 PointReward = Literal["hit", "box_size", "distance"]
 _MAX_SAMPLES = 200
-REWARDS: tuple[PointReward, ...] = ("hit", "box_size", "distance")
+REWARDS: tuple[PointReward, ...] = get_args(PointReward)
 
 
 class GroundingEnv(DeviceEnv):
@@ -154,10 +138,8 @@ class GroundingEnv(DeviceEnv):
         choices: int | None = None,
         **options: Unpack[DeviceOptions],
     ) -> None:
-        if app not in APPS:
-            raise unknown_name("app", app, APPS)
-        if reward not in REWARDS:
-            raise unknown_name("reward", reward, REWARDS)
+        require_known("app", app, APPS)
+        require_known("reward", reward, REWARDS)
         if choices is not None and (choices < 2 or not shows_tree):
             raise ConfigError(
                 f"grounding-{app}: choices is {choices}, shows_tree is {shows_tree}; wanted 2 "
@@ -174,9 +156,8 @@ class GroundingEnv(DeviceEnv):
 
     async def begin(self, task: Task) -> Outcome:
         """Take the application's screen unless it was taken, and choose an element."""
-        spec = ScreenSpec.of(self._app, task.split, task.seed)
-        known = _taken.get((spec, *self.size))
-        self._capture = known or await asyncio.to_thread(take_capture, spec, self.size)
+        key = self._app, folder_of(self._app, task.split, task.seed), self.size
+        self._capture = _taken.get(key) or await asyncio.to_thread(take_capture, key)
         return await super().begin(task)
 
     def open_device(self, task: Task) -> None:

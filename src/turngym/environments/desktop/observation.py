@@ -54,17 +54,13 @@ class View:
     contents: tuple[str, ...] = ()
     """Lines on what open documents hold and their elements do not show."""
 
-    def find(self, mark: int) -> Element | None:
-        """Return the element with ``mark``."""
-        return next((one for one in self.elements if one.mark == mark), None)
-
     def named(self, mark: object) -> Element | str:
         """Return the element that an agent calls ``mark``, or why there is none."""
         text = str(mark).strip().strip("[]#")
         if not (text.isascii() and text.isdigit() and len(text) < 8):
             return f"{str(mark)[:40]!r} is not the number of an element."
-        found = self.find(int(text)) if int(text) else None
-        return found or f"There is no element [{text}] on the screen."
+        found = (one for one in self.elements if one.mark and one.mark == int(text))
+        return next(found, f"There is no element [{text}] on the screen.")
 
 
 def view_text(view: View, max_chars: int) -> str:

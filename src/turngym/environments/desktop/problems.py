@@ -116,7 +116,6 @@ class DesktopProblem(DeviceProblem[DesktopWorld]):
             device.arrange({0: (4, 24, half - 8, bottom), 1: (half + 4, 24, half - 8, bottom)})
 
     async def judge(self, world: DesktopWorld) -> float:
-        """Compare the home, then ask ``is_done``."""
         is_kept = self.wanted is None or world.holds(self.wanted)
         return float(is_kept and self.is_done(world))
 

@@ -9,7 +9,7 @@ import mmap
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,28 +174,23 @@ class Screen:
 
     def press(self, keysyms: Sequence[int]) -> None:
         """Press the keys in order, and release them in reverse order."""
-        with self._boundary():
-            codes = [self._keycode(keysym) for keysym in keysyms]
-            held = [code for code, needs_shift in codes]
-            if len(codes) == 1 and codes[0][1]:
-                held.insert(0, self._shift)
-            for code in held:
-                self._fake(X.KeyPress, code)
-            for code in reversed(held):
-                self._fake(X.KeyRelease, code)
-            self._display.sync()
+        self._press([keysyms])
 
     def type(self, text: str) -> None:
         """Type ``text``, key by key. Every character must have a keysym."""
+        self._press([_keysym_of_char(char)] for char in text)
+
+    def _press(self, chords: Iterable[Sequence[int]]) -> None:
         with self._boundary():
-            for char in text:
-                code, needs_shift = self._keycode(_keysym_of_char(char))
-                if needs_shift:
-                    self._fake(X.KeyPress, self._shift)
-                self._fake(X.KeyPress, code)
-                self._fake(X.KeyRelease, code)
-                if needs_shift:
-                    self._fake(X.KeyRelease, self._shift)
+            for keysyms in chords:
+                codes = [self._keycode(keysym) for keysym in keysyms]
+                held = [code for code, needs_shift in codes]
+                if len(codes) == 1 and codes[0][1]:
+                    held.insert(0, self._shift)
+                for code in held:
+                    self._fake(X.KeyPress, code)
+                for code in reversed(held):
+                    self._fake(X.KeyRelease, code)
             self._display.sync()
 
     # Windows.

@@ -16,7 +16,7 @@ from turngym.environments.desktop.activity import Activity
 from turngym.environments.desktop.device import Screened, untypable
 from turngym.environments.desktop.display import HOME, Display, DisplayGone
 from turngym.environments.desktop.observation import Element, View, marked
-from turngym.environments.desktop.x11 import Screen, Window, keysym_of
+from turngym.environments.desktop.x11 import Screen, keysym_of
 from turngym.errors import EnvironmentFault
 
 MAX_ROWS, MAX_COLUMNS, MAX_CELL = 30, 12, 40
@@ -208,7 +208,9 @@ class X11Device(Screened):
             return problem
         for start in range(0, len(text), _CHUNK):
             self.screen.type(text[start : start + _CHUNK])
-            if len(text) > _CHUNK and not self._ping_active(_PING_S):
+            if len(text) > _CHUNK and not all(
+                self._ping(one.id, _PING_S) for one in self.screen.windows() if one.is_active
+            ):
                 return f"The window stopped answering after {start + _CHUNK} characters."
         return None
 
@@ -357,10 +359,6 @@ class X11Device(Screened):
             if self._now() >= until:
                 return False
         return True
-
-    def _ping_active(self, timeout_s: float) -> bool:
-        windows: list[Window] = [one for one in self.screen.windows() if one.is_active]
-        return all(self._ping(one.id, timeout_s) for one in windows)
 
     def _ended(self) -> list[str]:
         return [

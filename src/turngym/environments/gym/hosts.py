@@ -30,7 +30,7 @@ from turngym.environments.core.spaces import Info
 from turngym.environments.gym.face import GymFace
 from turngym.environments.gym.process import CALL, GET, ChildEnv, LocalEnv, MakeEnv, dispatch
 from turngym.environments.gym.registration import make, with_own_turns
-from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+from turngym.errors import ConfigError, EnvironmentFault, require_known
 
 logger = logging.getLogger(__name__)
 Isolation = Literal["inline", "thread", "process"]
@@ -81,8 +81,7 @@ def as_async(
         ConfigError: The isolation is unknown, or what would make the environment in the child
             process cannot be pickled.
     """
-    if isolation not in ISOLATIONS:
-        raise unknown_name("isolation", isolation, ISOLATIONS)
+    require_known("isolation", isolation, ISOLATIONS)
     if callable(env) and isolation == "inline":
         env = env()
     if isinstance(env, GymFace) and not env.is_started and isolation != "process":
@@ -94,7 +93,7 @@ def as_async(
     if isolation == "process":
         return EnvHost(_recipe(env), isolation)
     if isolation == "thread" or getattr(env.unwrapped, "blocks", False) is True:
-        return EnvHost(_First(env), "thread")
+        return EnvHost(_first(env), "thread")
     return InlineEnv(env)
 
 
@@ -119,18 +118,10 @@ def _picklable(source: MakeEnv) -> MakeEnv:
     return source
 
 
-class _First:
-    """Gives the environment itself the first time and equal new ones after that."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self._env = env
-        self._given = False
-
-    def __call__(self) -> gymnasium.Env[Any, Any]:
-        if self._given:
-            return clone(self._env)
-        self._given = True
-        return self._env
+def _first(env: gymnasium.Env[Any, Any]) -> MakeEnv:
+    """Return what gives the environment itself the first time and equal new ones after that."""
+    fresh = [env]
+    return lambda: fresh.pop() if fresh else clone(env)
 
 
 class Hosted(ABC):
@@ -188,11 +179,9 @@ class Hosted(ABC):
         await self._call("close")
 
     async def __aenter__(self) -> Self:
-        """Return the host."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it."""
         await self.close()
 
 
@@ -215,11 +204,9 @@ class InlineEnv(Hosted):
         return self.env.reset(seed=seed, options=options)
 
     async def step(self, action: str) -> Step:
-        """Carry out one action."""
         return self.env.step(action)  # type: ignore[return-value]  # SupportsFloat
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the environment or its wrappers."""
         if name.startswith("_"):
             raise AttributeError(name)
         return self.env.get_wrapper_attr(name)
@@ -281,7 +268,6 @@ class EnvHost(Hosted):
                     self._thread.join()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the environment or its wrappers."""
         if name.startswith("_"):
             raise AttributeError(name)
         is_callable, value = self._call_now(GET, name)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
-from collections.abc import Awaitable
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -174,7 +173,7 @@ class _Handle:
         """Wait until it answers; have Ray start it anew when it hangs."""
         while not self.is_up:
             try:
-                await asyncio.wait_for(_answer(self.actor.ping.remote()), _SILENT_S)
+                await asyncio.wait_for(self.actor.ping.remote(), _SILENT_S)
                 self.is_up = True
             except TimeoutError:
                 self._ray.kill(self.actor, no_restart=False)
@@ -187,10 +186,6 @@ class _Handle:
         if self._looking is not None:
             self._looking.cancel()
         self._ray.kill(self.actor)
-
-
-async def _answer(reference: Awaitable[Any]) -> Any:
-    return await reference
 
 
 class RayWorkers:
@@ -293,7 +288,6 @@ class RayHost(Hosted):
         await self._call(START)
 
     async def close(self) -> None:
-        """Close the environment. Safe to call twice."""
         self._is_closed = True
         worker, lost = self._let_go(), self._is_lost
         if worker is not None and not lost:
@@ -345,7 +339,6 @@ class RayHost(Hosted):
         return worker
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the environment or its wrappers."""
         if name.startswith("_"):
             raise AttributeError(name)
         known = self._workers.callable

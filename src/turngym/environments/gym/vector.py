@@ -25,7 +25,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from turngym import registry
 from turngym.environments.gym.process import open_reply, pack_error
 from turngym.environments.gym.registration import known_options, with_own_turns
-from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+from turngym.errors import ConfigError, EnvironmentFault, require_known
 
 if TYPE_CHECKING:
     _Sync = SyncVectorEnv[Any, Any]
@@ -70,8 +70,7 @@ def make_vec(
         MissingExtraError: It needs something that is not installed.
         ConfigError: ``num_envs`` is less than 1, or there is no option of that name.
     """
-    if vectorization_mode not in VECTORIZATION_MODES:
-        raise unknown_name("vectorization_mode", vectorization_mode, VECTORIZATION_MODES)
+    require_known("vectorization_mode", vectorization_mode, VECTORIZATION_MODES)
     if num_envs < 1:
         raise ConfigError(f"make_vec: num_envs must be at least 1, got {num_envs}")
     spec = id if isinstance(id, EnvSpec) else _spec(id)

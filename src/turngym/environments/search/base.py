@@ -30,7 +30,7 @@ from turngym.environments.search.documents import (
     terms,
 )
 from turngym.environments.search.questions import Lookup, Question
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 from turngym.tasks.base import Task
 from turngym.tasks.problem import AnswerWorld, judge
 from turngym.tasks.scorers.answers import UNKNOWN
@@ -180,8 +180,7 @@ class SearchEnv(TaskSetEnv, TurnEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__(render_mode=render_mode)
-        if reward not in ("exact", "f1"):
-            raise unknown_name("reward", reward, ("exact", "f1"))
+        require_known("reward", reward, ("exact", "f1"))
         self.tasks, self.name = tasks, tasks.name
         self.limits = limits or Limits()
         self.rules = (
@@ -200,7 +199,6 @@ class SearchEnv(TaskSetEnv, TurnEnv):
 
     @property
     def problem(self) -> Question:
-        """The question of the running episode."""
         return self.state.question
 
     def begin(self, task: Task) -> Outcome:
@@ -291,7 +289,6 @@ class SearchEnv(TaskSetEnv, TurnEnv):
         return self.say("answer", text=UNKNOWN)
 
     def get_state(self) -> SearchState:
-        """Return the state, which never changes."""
         return self.state
 
     def set_state(self, state: SearchState) -> None:
@@ -384,17 +381,14 @@ class SearchEnv(TaskSetEnv, TurnEnv):
     def _resolve(self, reference: str) -> tuple[Document | None, str]:
         """Return the document that ``reference`` means, or None and why there is none."""
         s, wanted = self.state, reference.strip()
-        number, low, chosen = wanted.removeprefix("#"), wanted.casefold(), None
+        number, low, found = wanted.removeprefix("#"), wanted.casefold(), list[str]()
         if number.isascii() and number.isdigit() and len(number) < 4:
-            place = int(number) - 1
-            chosen = s.hits[place][0] if 0 <= place < len(s.hits) else None
-        if chosen is None:
-            chosen = next((i for i, title in s.seen if wanted in (i, title)), None)
-        if chosen is None:
-            chosen = next((i for i, name in s.seen if low in (i.casefold(), name.casefold())), None)
-        if chosen is None:
+            found += [i for i, _ in s.hits[int(number) - 1 : int(number)]]
+        found += [i for i, title in s.seen if wanted in (i, title)]
+        found += [i for i, title in s.seen if low in (i.casefold(), title.casefold())]
+        if not found:
             return None, f"There is no result {wanted[:80]!r}; only results can be opened."
-        document = self.backend.get(chosen)
+        document = self.backend.get(found[0])
         if document is None:
             return None, f"{wanted[:80]!r} cannot be read."
         return document, ""

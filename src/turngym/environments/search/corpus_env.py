@@ -68,7 +68,6 @@ class PackageGraph:
         self._names = tuple(self.packages)
 
     def __len__(self) -> int:
-        """Return the number of packages."""
         return len(self.packages)
 
     def sample(self, rng: Random) -> Package:

@@ -145,10 +145,8 @@ class _TextOf(HTMLParser):
             self.parts.append("\n")
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in _SKIPPED_TAGS and self._skipping:
-            self._skipping -= 1
-        if tag == "pre" and self._keeps_lines:
-            self._keeps_lines -= 1
+        self._skipping = max(0, self._skipping - (tag in _SKIPPED_TAGS))
+        self._keeps_lines = max(0, self._keeps_lines - (tag == "pre"))
         self._in_title = False
         if tag in _BLOCK_TAGS:
             self.parts.append("\n")

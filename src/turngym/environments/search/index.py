@@ -148,7 +148,7 @@ def build_index(
         if name != "sqlite":
             advance(source.size(), f"engine {name}")
             shutil.rmtree(folder / name, ignore_errors=True)
-            _part(ENGINES[name][0])(database, folder / name, argument)
+            _part(ENGINES[name][0])(database, folder / name, *filter(None, [argument]))
     return _finish(folder, source, (*earlier, *wanted), progress)
 
 
@@ -192,10 +192,11 @@ HYBRID = "hybrid"
 
 
 def _named(engine: str) -> tuple[str, str]:
-    """Return name and argument of ``name:argument``."""
     name, _, argument = engine.partition(":")
     if name != "sqlite" and name not in ENGINES:
         raise unknown_name("search engine", name, ["sqlite", *ENGINES])
+    if argument and name in ("bm25s", "tantivy"):
+        raise ConfigError(f"search engine {engine!r}: it takes nothing after a colon")
     return name, argument
 
 

@@ -152,7 +152,6 @@ class ClozeProposer:
     """
 
     def __call__(self, document: Document, backend: SearchBackend, rng: Random) -> Question | None:
-        """Return a proposal that starts at ``document``, or None."""
         links = list(document.links)
         rng.shuffle(links)
         mentioned = [one for title in links[:_MAX_LINKS] if (one := _by_title(title, backend))]

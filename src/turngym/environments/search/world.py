@@ -243,7 +243,8 @@ class _Maker:
         """Return every entity with its facts, in the order of ``KINDS``."""
         for kind, number in self._numbers().items():
             for _ in range(number):
-                self._made[kind].append(Entity(kind, self._name(kind), note=self._note(kind)))
+                name = next(self._tiny[kind]) if self._tiny else self._names.new(kind)
+                self._made[kind].append(Entity(kind, name, note=self._note(kind)))
         for kind in ("city", "country", "person", "work", "event"):  # capitals need cities
             for entity in self._made[kind]:
                 for relation in BY_SUBJECT[kind]:
@@ -257,9 +258,6 @@ class _Maker:
         numbers = {kind: max(2, int(entities * share)) for kind, share in _SHARES.items()}
         numbers["person"] += entities - sum(numbers.values())
         return numbers
-
-    def _name(self, kind: str) -> str:
-        return next(self._tiny[kind]) if self._tiny else self._names.new(kind)
 
     def _note(self, kind: str) -> str:
         among = {"person": "professions", "work": "forms"}

@@ -22,7 +22,7 @@ from turngym.environments.search.world import (
     WorldSpec,
     world,
 )
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 from turngym.tasks.scorers.answers import UNKNOWN, contains_answer
@@ -223,12 +223,8 @@ def _count(world: World, rng: Random) -> Question | None:
     )
 
 
-def _temporal(world: World, rng: Random) -> Question | None:
-    """Ask for the time between two facts, or for the first or last of several events."""
-    return (_time_between if rng.random() < 0.5 else _first_or_last)(world, rng)
-
-
 def _time_between(world: World, rng: Random) -> Question | None:
+    """Ask for the time between two facts."""
     work = rng.choice(world.by_kind["work"])
     creator = work.facts["creator"]
     assert isinstance(creator, Entity)
@@ -244,6 +240,7 @@ def _time_between(world: World, rng: Random) -> Question | None:
 
 
 def _first_or_last(world: World, rng: Random) -> Question | None:
+    """Ask for the first or last of several events."""
     path = described(rng.choice(world.by_kind["city"]), rng)
     if path is None:
         return None
@@ -263,17 +260,16 @@ def _first_or_last(world: World, rng: Random) -> Question | None:
     )
 
 
-def _mixed(world: World, rng: Random) -> Question | None:
-    return GENERATORS[rng.choice(MIXED_KINDS)](world, rng)
-
-
 GENERATORS: Mapping[str, QuestionGenerator] = {
     **{f"{hops}hop": partial(_chain, hops=hops) for hops in (1, 2, 3, 4)}, "compare": _compare,
-    "intersect": _intersect, "count": _count, "temporal": _temporal, "unanswerable": _unanswerable,
-    "mixed": _mixed,
+    "intersect": _intersect, "count": _count, "unanswerable": _unanswerable,
+    "temporal": lambda world, rng: (
+        (_time_between if rng.random() < 0.5 else _first_or_last)(world, rng)
+    ),
+    "mixed": lambda world, rng: GENERATORS[rng.choice(MIXED_KINDS)](world, rng),
 }  # fmt: skip
 """Kind of question to its generator."""
-MIXED_KINDS = tuple(kind for kind in GENERATORS if kind != "mixed")
+MIXED_KINDS: tuple[str, ...] = tuple(kind for kind in GENERATORS if kind != "mixed")
 
 
 def _question(
@@ -411,10 +407,8 @@ class WorldEnv(SearchEnv):
         limits: Limits | None = None,
         **options: Unpack[SearchOptions],
     ) -> None:
-        if kind not in GENERATORS:
-            raise unknown_name("kind of question", kind, GENERATORS)
-        if difficulty not in DIFFICULTIES:
-            raise unknown_name("difficulty of search/world", difficulty, DIFFICULTIES)
+        require_known("kind of question", kind, GENERATORS)
+        require_known("difficulty of search/world", difficulty, DIFFICULTIES)
         if difficulty == "tiny" and kind not in _TINY_KINDS:
             raise ConfigError(
                 f"search/world: difficulty 'tiny' has questions of {', '.join(_TINY_KINDS)}, "

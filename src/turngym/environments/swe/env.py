@@ -20,7 +20,7 @@ from turngym.environments.terminal.env import ShellEnv, ShellOptions
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.host import BackendName
 from turngym.environments.workspace.tools import Done, Parameter, Tool
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Split, Task
@@ -69,7 +69,6 @@ class RepairEnv(ShellEnv):
 
     @property
     def problem(self) -> RepairProblem:
-        """The problem of the running episode."""
         return cast(RepairProblem, super().problem)
 
     @property
@@ -104,7 +103,6 @@ class RepairEnv(ShellEnv):
         return outcome
 
     def legal_actions(self) -> list[str]:
-        """Return a menu: look around, run the tests, submit. Other calls are carried out too."""
         return [self.say("bash", command="ls"), self.say("run_tests"), self.say("submit")]
 
     def expert_action(self) -> str:
@@ -158,10 +156,8 @@ class SweEnv(RepairEnv):
         timeout_s: float = 60.0,
         **options: Unpack[ShellOptions],
     ) -> None:
-        if style not in STYLES:
-            raise unknown_name("statement style", style, STYLES)
-        if reward not in ("resolved", "partial"):
-            raise unknown_name("reward", reward, ("resolved", "partial"))
+        require_known("statement style", style, STYLES)
+        require_known("reward", reward, ("resolved", "partial"))
         for name, value in (("step_reward", step_reward), ("gate", gate)):
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise ConfigError(f"option {name}: wanted a number, got {value!r}")
@@ -185,7 +181,6 @@ class SweEnv(RepairEnv):
         return outcome
 
     def legal_actions(self) -> list[str]:
-        """Return a menu: run the tests, look at files, submit. Other calls are carried out too."""
         problem = cast(BugProblem, self.problem)
         shown = [self.say("run_tests", target=test_file(problem.record.shown[0]))]
         shown += [

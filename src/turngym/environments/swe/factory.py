@@ -23,10 +23,9 @@ from random import Random
 from turngym.environments.swe.exam import ExamMaker, Trial
 from turngym.environments.swe.judge import judge
 from turngym.environments.swe.operators import Edit, apply_edits, overlap, proposals
-from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.parsing import test_name
 from turngym.environments.swe.patches import Patch
-from turngym.environments.swe.project import Project
+from turngym.environments.swe.project import Project, is_test_file
 from turngym.environments.swe.records import (
     STYLES,
     Kind,
@@ -42,7 +41,6 @@ from turngym.environments.swe.test_runner import project_runner
 from turngym.environments.workspace.host import SandboxHost
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
-from turngym.tasks.base import Split
 
 OnTried = Callable[[str, str], None]
 """Called with the key of a candidate and what became of it: ``"valid"`` or a reason."""
@@ -92,20 +90,18 @@ class Yield:
 async def measure(
     host: SandboxHost,
     project: Project,
-    packages: Path,
     demands: Demands,
     *,
     source: Mapping[str, str],
-    split: Split | None = None,
 ) -> TaskFile:
-    """Run the untouched ``source`` of ``split`` three times; return description and tests.
+    """Run the untouched ``source`` three times; return description and tests.
 
     Those are the tests that passed every time and whose mutants fail.
 
     Raises:
         ConfigError: No test passes, or they are too slow.
     """
-    runner = await project_runner(host, project, packages)
+    runner = await project_runner(host, project)
     passed: set[str] | None = None
     least: dict[str, float] = {}
     seconds, problem = 0.0, ""
@@ -135,7 +131,7 @@ async def measure(
     sound = exam.asked & exam.examined
     return TaskFile(
         name=project.name, version=project.version, digest=project.digest, source=source,
-        layout=project.layout, split=split or split_of(project.name), suite_s=seconds,
+        layout=project.layout, split=split_of(project.name), suite_s=seconds,
         tests=tuple(one for one in order if one in sound),
     )  # fmt: skip
 
@@ -194,9 +190,10 @@ class Factory:
         seed: Orders the candidates.
         demands: What a task must be like.
         source: Where the project comes from, for ``TaskFile.source``.
-        split: Of all its tasks; by its name otherwise.
         before: The release before; what was fixed since makes one more task.
     """
+
+    _file: TaskFile  # once the tests were measured
 
     def __init__(
         self,
@@ -206,7 +203,6 @@ class Factory:
         seed: int = 0,
         demands: Demands | None = None,
         source: Mapping[str, str] | None = None,
-        split: Split | None = None,
         before: Project | None = None,
     ) -> None:
         self.project, self.before = project, before
@@ -215,11 +211,9 @@ class Factory:
         self.demands = demands or Demands()
         self.result = Yield()
         self._seed = seed
-        self._source, self._split = dict(source or {}), split
+        self._source = dict(source or {})
         self._tried: dict[str, str] = {}
         self._kept: list[SweRecord] = []
-        self._packages = packages_folder()
-        self._file: TaskFile | None = None
 
     async def make(
         self, count: int, *, parallel: int = 1, on_tried: OnTried | None = None
@@ -233,8 +227,7 @@ class Factory:
         started = time.monotonic()
         try:
             self._file = self._earlier() or await measure(
-                host, self.project, self._packages, self.demands, source=self._source,
-                split=self._split,
+                host, self.project, self.demands, source=self._source
             )  # fmt: skip
             found = candidates(self.project, self._seed, self.demands)
             if self.before is not None:
@@ -248,9 +241,8 @@ class Factory:
         finally:
             self.result.seconds += time.monotonic() - started
             await host.release()
-        assert self._file is not None
         self._save()
-        return self._file.with_tasks(self._kept)
+        return replace(self._file, tasks=tuple(self._kept))
 
     def _earlier(self) -> TaskFile | None:
         """Take over what an earlier run made of the same project, and return its description.
@@ -311,17 +303,15 @@ class Factory:
         return True
 
     def _save(self) -> None:
-        assert self._file is not None
-        self._file.with_tasks(self._kept).write(self.path)
+        replace(self._file, tasks=tuple(self._kept)).write(self.path)
 
     async def attempt(self, host: SandboxHost, kind: Kind, edits: list[Edit]) -> SweRecord | str:
         """Return a task of ``kind`` made of these edits, or why it makes none."""
-        assert self._file is not None
         broken = self._broken(kind, edits)
         if isinstance(broken, str):
             return broken
         tests, timeout_s = list(self._file.tests), 20.0 + 3 * self._file.suite_s
-        runner = await project_runner(host, self.project, self._packages)
+        runner = await project_runner(host, self.project)
         run = await runner.run(broken, tests, timeout_s=timeout_s, is_explained=True)
         if "slow" in run.problem:
             return "too slow"
@@ -343,8 +333,7 @@ class Factory:
         repair = Patch(files={path: self.project.files.get(path) for path in broken})
         repaired = await judge(
             host, self.project, broken, repair, fail_to_pass=record.fail_to_pass,
-            pass_to_pass=self._file.pass_to_pass(record), packages=self._packages,
-            timeout_s=timeout_s,
+            pass_to_pass=self._file.pass_to_pass(record), timeout_s=timeout_s,
         )  # fmt: skip
         if not repaired.is_resolved:
             return "the repair does not pass" + (" (flaky tests)" if repaired.failures else "")
@@ -369,7 +358,6 @@ class Factory:
     def _record(
         self, kind: Kind, edits: list[Edit], failing: list[str], messages: Mapping[str, str]
     ) -> SweRecord | str:
-        assert self._file is not None
         judged = [one for one in failing if one in messages]
         names = sorted({test_name(one) for one in judged})
         if len(names) < self.demands.min_functions:
@@ -407,11 +395,8 @@ def _key(edits: list[Edit]) -> str:
 
 
 def _test_files(project: Project) -> list[str]:
-    """Return the files that hold tests."""
     return [
         path
         for path in sorted(project.test_texts())
-        if path.rpartition("/")[2].startswith("test_")
-        or path.endswith(("_test.py", "/tests.py"))
-        or path in project.layout.tests
+        if is_test_file(path) or path in project.layout.tests
     ]

@@ -20,7 +20,8 @@ from pathlib import Path
 from turngym.environments.swe.packages import added_packages, swe_cache
 from turngym.environments.swe.records import TaskFile
 from turngym.environments.swe.tasksets import SHIPPED, open_tasks
-from turngym.errors import ConfigError, TurnGymError, unknown_name
+from turngym.errors import ConfigError, TurnGymError, require_known
+from turngym.records import replacing
 
 PACKAGES = ("hypothesis>=6.100", "freezegun>=1.5", "text-unidecode>=1.3", "typeguard>=4.3")
 """What tests of the shipped projects import."""
@@ -34,8 +35,7 @@ def main(names: list[str]) -> int:
     """
     files = {file.name: file for file in open_tasks(SHIPPED).files}
     for name in names:
-        if name not in files:
-            raise unknown_name("project", name, files)
+        require_known("project", name, files)
     _say("what the tests import")
     install_packages()
     for name in names or list(files):
@@ -86,9 +86,8 @@ def _fetch(name: str, requirement: str, wanted: str) -> Path:
                 f"project {requirement}: the registry gave sha256 {digest[:16]}, wanted "
                 f"{wanted[:16]}"
             )
-        fresh = target.with_suffix(".new")
-        shutil.copyfile(found, fresh)
-        fresh.replace(target)
+        with replacing(target) as fresh:
+            shutil.copyfile(found, fresh)
     return target
 
 

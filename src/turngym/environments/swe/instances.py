@@ -20,13 +20,14 @@ from turngym.environments.swe.judge import NOTHING_CHANGED, RepairResult, judge_
 from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.patches import apply_diff, collect_patch, diff_text, named_files
 from turngym.environments.swe.project import Layout, Project, find_layout
-from turngym.environments.swe.records import Style, SweRecord, TaskFile, problem_statement
+from turngym.environments.swe.records import SweRecord, TaskFile, problem_statement
 from turngym.environments.swe.repair import RepairProblem
 from turngym.environments.swe.tasksets import broken_of, short_name
 from turngym.environments.swe.test_runner import TestRunner
 from turngym.environments.workspace.host import Delta, SandboxHost
 from turngym.environments.workspace.world import EndWorld, StartWorld
 from turngym.errors import ConfigError
+from turngym.records import replacing
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef, Limits
 from turngym.tasks.base import Split
@@ -113,15 +114,13 @@ def read_instances(path: Path) -> list[Instance]:
     return [Instance.from_json(row, f"{where}: instance ") for where, row in read_rows(path)]
 
 
-def as_instance(
-    file: TaskFile, record: SweRecord, project: Project, style: Style = "issue"
-) -> Instance:
-    """Return one of our tasks as an instance in this ``style``."""
+def as_instance(file: TaskFile, record: SweRecord, project: Project) -> Instance:
+    """Return one of our tasks as an instance, reported as an issue."""
     broken = broken_of(file, record, project)
     base = {**project.files, **{path: data for path, data in broken.items() if data is not None}}
     return Instance(
         instance_id=record.id.replace("/", "__"), repo=file.name, base_commit=file.digest,
-        problem_statement=problem_statement(record, file.name, file.version, style),
+        problem_statement=problem_statement(record, file.name, file.version, "issue"),
         patch=diff_text({path: project.files.get(path) for path in broken}, base), test_patch="",
         fail_to_pass=record.fail_to_pass, pass_to_pass=tuple(file.pass_to_pass(record)),
         version=file.version,
@@ -140,9 +139,8 @@ def write_predictions(path: Path, model: str, patches: Iterable[tuple[str, str]]
         {"instance_id": instance, "model_name_or_path": model, "model_patch": patch}
         for instance, patch in patches
     ]
-    fresh = path.with_name(path.name + ".partial")
-    fresh.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    fresh.replace(path)
+    with replacing(path) as fresh:
+        fresh.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return len(rows)
 
 
@@ -176,7 +174,6 @@ class InstanceProblem(RepairProblem):
         self.base, self.wanted = files, apply_diff(self.instance.patch, _there(files))
 
     async def start(self, host: SandboxHost, layer: LayerRef | None = None) -> GuestSandbox:
-        """Start a container of the image."""
         layer = layer or await host.image_layer(self.instance.image, self._folder)
         return await host.start(layer, limits=LIMITS, env=self._env)
 

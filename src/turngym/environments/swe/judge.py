@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from random import SystemRandom
 
 from turngym.environments.swe.exam import Exam, Round, Trial, exam_of
@@ -64,7 +63,6 @@ async def judge(
     *,
     fail_to_pass: Iterable[str],
     pass_to_pass: Iterable[str],
-    packages: Path,
     timeout_s: float,
 ) -> RepairResult:
     """Return what ``patch`` is worth.
@@ -76,10 +74,9 @@ async def judge(
         patch: What the agent makes of that.
         fail_to_pass: Tests that are to be fixed.
         pass_to_pass: Tests that must go on passing.
-        packages: Folder of what tests import.
         timeout_s: Seconds for one run of the tests.
     """
-    runner = await project_runner(host, project, packages)
+    runner = await project_runner(host, project)
     allowed = {p: d for p, d in patch.files.items() if not project.layout.is_protected(p)}
     trial = Trial(
         fix=list(fail_to_pass), keep=list(pass_to_pass), gold={}, broken=broken,

@@ -290,7 +290,6 @@ def _source(text: str) -> Source:
 
 
 def _plain(node: Node, text: str) -> str:
-    """Return the source of a node."""
     return _source(text).of(node)
 
 

@@ -82,7 +82,6 @@ def _distribution(name: str) -> importlib.metadata.Distribution:
 
 
 def _copy_distribution(name: str, target: Path) -> None:
-    """Copy the pure-Python files of an installed package."""
     for file in _distribution(name).files or ():
         if ".." in file.parts or "__pycache__" in file.parts or file.suffix in (".so", ".pyc"):
             continue

@@ -194,11 +194,9 @@ def _tests(paths: list[str]) -> tuple[str, ...]:
             continue
         parts = path.split("/")
         folders = [n for n, part in enumerate(parts[:-1]) if part in ("tests", "test", "testing")]
-        name = parts[-1]
-        is_test = name.startswith("test_") or name.endswith("_test.py") or name == "tests.py"
-        if folders and (is_test or parts[folders[0]] != "testing"):
+        if folders and (is_test_file(path) or parts[folders[0]] != "testing"):
             found.append("/".join(parts[: folders[0] + 1]))
-        elif is_test:
+        elif is_test_file(path):
             found.append(path)
     return tuple(
         one
@@ -213,6 +211,12 @@ def _tests(paths: list[str]) -> tuple[str, ...]:
             for path in paths
         )
     )
+
+
+def is_test_file(path: str) -> bool:
+    """Say whether a file is one of tests by its name."""
+    name = path.rpartition("/")[2]
+    return name.startswith("test_") or name.endswith("_test.py") or name == "tests.py"
 
 
 def _is_under(path: str, folders: Iterable[str]) -> bool:

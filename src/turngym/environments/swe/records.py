@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -17,6 +17,7 @@ from turngym.environments.swe.parsing import test_file, test_name
 from turngym.environments.swe.project import Layout, Project
 from turngym.environments.workspace.outputs import normalise
 from turngym.errors import ConfigError
+from turngym.records import replacing
 from turngym.tasks.base import SPLITS, Split
 
 FORMAT = 1
@@ -68,15 +69,6 @@ class TaskFile:
     """Tests that passed every time."""
     tasks: tuple[SweRecord, ...] = ()
 
-    @property
-    def key(self) -> str:
-        """Name and version."""
-        return f"{self.name}-{self.version}"
-
-    def with_tasks(self, tasks: list[SweRecord]) -> TaskFile:
-        """Return the same project with other tasks."""
-        return replace(self, tasks=tuple(tasks))
-
     def pass_to_pass(self, record: SweRecord) -> list[str]:
         """Return the tests that must go on passing."""
         gone = {*record.fail_to_pass, *record.also_failing}
@@ -91,9 +83,8 @@ class TaskFile:
         for task, name in product(content["tasks"], _TESTS):
             task[name] = [places.get(test, test) for test in task[name]]
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-        fresh = path.with_suffix(".new")
-        fresh.write_text(text.replace('{"id":', '\n{"id":') + "\n", encoding="utf-8")
-        fresh.replace(path)
+        with replacing(path) as fresh:
+            fresh.write_text(text.replace('{"id":', '\n{"id":') + "\n", encoding="utf-8")
 
     @staticmethod
     def read(path: Path) -> TaskFile:

@@ -24,7 +24,7 @@ from turngym.environments.swe.records import (
 from turngym.environments.swe.repair import RepairProblem
 from turngym.environments.workspace.host import Delta, SandboxHost, put_delta
 from turngym.environments.workspace.world import EndWorld, StartWorld
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Split, split_of
@@ -95,7 +95,6 @@ class BugProblem(RepairProblem):
         return {path: data for path, data in files.items() if data is not None}
 
     async def start(self, host: SandboxHost, layer: LayerRef | None = None) -> GuestSandbox:
-        """Start a sandbox on the project."""
         layer = layer or await host.layer(f"project {self.project.digest}", self.project.write)
         roots = self.file.layout.roots
         paths = ["/workspace" if root == "." else f"/workspace/{root}" for root in roots]
@@ -117,7 +116,7 @@ class BugProblem(RepairProblem):
             result = await judge(
                 world.host, self.project, self.broken, patch,
                 fail_to_pass=self.record.fail_to_pass,
-                pass_to_pass=self.file.pass_to_pass(self.record), packages=packages_folder(),
+                pass_to_pass=self.file.pass_to_pass(self.record),
                 timeout_s=20.0 + 3 * self.file.suite_s,
             )  # fmt: skip
         return with_patch(result, patch, self.base)
@@ -199,8 +198,7 @@ def open_tasks(place: str, project: str | None = None, style: Style = "failing")
         raise ConfigError(f"swe tasks {place!r}: no file or folder of tasks; see 'turngym tasks'")
     if project is not None:
         names = [file.name for file in files]
-        if project not in names:
-            raise unknown_name("project", project, names)
+        require_known("project", project, names)
         return BugTasks(f"bugs-{project}", [file for file in files if file.name == project], style)
     if place == SHIPPED:
         return BugTasks("bugs", files, style)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.project import Layout, Project
 from turngym.environments.workspace.host import (
@@ -144,7 +145,6 @@ class TestRunner:
     def _request(
         self, asked: list[str], timeout_s: float, numbers: Mapping[str, list[int]]
     ) -> dict[str, Any]:
-        """Return the request to the supervisor."""
         inner = [f"/{root}" for root in self.layout.roots if root != "."]
         return {
             "workspace": _WORKSPACE, "packages": [] if self.packages is None else [TOOLS],
@@ -165,9 +165,10 @@ class TestRunner:
         return found
 
 
-async def project_runner(host: SandboxHost, project: Project, packages: Path) -> TestRunner:
+async def project_runner(host: SandboxHost, project: Project) -> TestRunner:
     """Return the runner of a project, in sandboxes of our own."""
     layer = await host.layer(f"project {project.digest}", project.write)
+    packages = packages_folder()
     key = f"{project.digest} {packages.name}"
     return TestRunner(
         host=host,

@@ -81,11 +81,9 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
 
     @property
     def problem(self) -> FileProblem:
-        """The problem of the running episode."""
         return opened(self._problem, self.name)
 
     async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
-        """Set up the problem of the task."""
         self._problem = problem = self.tasks.problem(task)
         self._results = ()
         self._new_script()
@@ -96,7 +94,6 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         return sandbox, problem.prompt
 
     async def begin(self, task: Task) -> Outcome:
-        """Open the workspace, and remember what it holds."""
         outcome = await super().begin(task)
         self._before = dict(self.current)
         return outcome
@@ -110,7 +107,6 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
                 limit.max_seconds = machine.seconds or math.inf
 
     async def reopen_sandbox(self, layer: LayerRef) -> GuestSandbox:
-        """Start a sandbox on a snapshot."""
         return await self._start(layer)
 
     async def _start(self, layer: LayerRef | None) -> GuestSandbox:
@@ -119,7 +115,6 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         return await self.host.start(layer, machine=machine, tools=tools)
 
     async def call(self, action: Action) -> Done:
-        """Carry out a call."""
         done = await super().call(action)
         self._said += self._is_next(action)
         return done
@@ -135,7 +130,6 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         return str(action.arguments.get("command", "")).strip() == str(command).strip()
 
     async def judge(self) -> Outcome:
-        """Have the problem's judge look at the workspace."""
         result = await judge(self.problem, await self._world(), self._task_id)
         before, self._results = self._score or 0.0, (*self._results, result)
         self._score = self.problem.total(self._results)
@@ -162,7 +156,6 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         return outcome
 
     async def _world(self) -> EndWorld:
-        """Return what the judge sees."""
 
         async def open_copy(keep: Keep) -> GuestSandbox:
             return await self._start(None if keep == "nothing" else await self.sandbox.snapshot())
@@ -174,7 +167,6 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         )  # fmt: skip
 
     def legal_actions(self) -> list[str]:
-        """Return a menu: look around, submit. Other calls are carried out too."""
         files = [self.say("view", path=path) for path in sorted(self.problem.files)[:6]]
         return [self.say("bash", command="ls -R"), *files, self.say("submit")]
 
@@ -193,11 +185,9 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         return text
 
     def own_state(self) -> Any:
-        """Return the problem, what it began with, what was judged, and how far its script is."""
         return self._problem, self._before, self._results, self._script, self._said
 
     def set_own_state(self, state: Any) -> None:
-        """Take over what ``own_state`` returned."""
         self._problem, self._before, self._results, self._script, self._said = state
         self._keep_time()
 

@@ -16,8 +16,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +25,7 @@ from turngym.environments.core.env import Outcome
 from turngym.environments.text.alfworld_problems import Problem, sample_problem
 from turngym.environments.text.base import EngineGame
 from turngym.errors import ConfigError
+from turngym.plugins import package_folder
 from turngym.tasks.base import Task, split_of
 
 _ENGINE = threading.RLock()
@@ -79,7 +78,7 @@ class HouseholdEnv(EngineGame):
     def start(self, task: Task) -> str:
         if self._library is None:
             self._library = borrow_library()
-            self._give_back = weakref.finalize(self, return_library, self._library)
+            self._give_back = weakref.finalize(self, _free_libraries.append, self._library)
         self.problem = self._draw(task)
         self._is_won = False
         self._household = Household(self._library, self.problem.pddl, self.problem.goal)
@@ -133,11 +132,6 @@ class HouseholdEnv(EngineGame):
 def borrow_library() -> Any:
     """Return a loaded copy of Fast Downward that nothing else uses."""
     return _free_libraries.pop() if _free_libraries else _fast_downward().load_lib()
-
-
-def return_library(library: Any) -> None:
-    """Take a copy back for the next ``borrow_library``."""
-    _free_libraries.append(library)
 
 
 class Household:
@@ -223,19 +217,13 @@ def _command(action: Any, infos: Mapping[str, Any]) -> str:
 def _logic() -> Any:
     from textworld.envs.pddl.logic import GameLogic
 
-    data = _alfworld_folder() / "data"
+    folder = package_folder("alfworld")  # importing it would create a cache folder in the home
+    assert folder is not None  # one of ``modules``
+    data = folder / "data"
     return GameLogic(
         domain=(data / "alfred.pddl").read_text(encoding="utf-8"),
         grammar=(data / "alfred.twl2").read_text(encoding="utf-8"),
     )
-
-
-def _alfworld_folder() -> Path:
-    """Return where the package lies; importing it would create a cache folder in the home."""
-    spec = find_spec("alfworld")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("alfworld")
-    return Path(spec.submodule_search_locations[0])
 
 
 @contextmanager

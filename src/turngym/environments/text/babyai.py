@@ -114,11 +114,9 @@ class BabyAIEnv(EngineGame):
             f"Walls: {', '.join(walls) or 'none in view'}. You carry {hands}."
         )
 
-    def reminder(self) -> str:
-        return self.describe()
+    reminder = describe
 
     def possible_commands(self) -> dict[str, str]:
-        """Return all moves; those without effect are carried out too."""
         return {text: text for text in MOVES}
 
     def score(self) -> float:

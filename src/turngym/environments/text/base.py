@@ -16,19 +16,8 @@ import numpy as np
 
 from turngym.environments.core.actions import Action, ActionStyle, Commands, in_style
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
-from turngym.errors import ConfigError, EnvironmentFault, TurnGymError, missing_extra, unknown_name
-from turngym.faults import Boundary
+from turngym.errors import ConfigError, missing_extra, require_known
 from turngym.tasks.base import Task, split_of
-
-
-def engine_boundary(name: str, phase: str) -> Boundary:
-    """Return a context manager that turns what an engine raises into an ``EnvironmentFault``.
-
-    Args:
-        name: The environment, for the message.
-        phase: What was being done, for the message.
-    """
-    return Boundary(f"{name}: {phase}", EnvironmentFault, TurnGymError)
 
 
 class GradedGame(TurnEnv):
@@ -58,8 +47,7 @@ class GradedGame(TurnEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__(render_mode=render_mode)
-        if difficulty not in self.difficulties:
-            raise unknown_name(f"difficulty of {self.name}", difficulty, self.difficulties)
+        require_known(f"difficulty of {self.name}", difficulty, self.difficulties)
         if any(importlib.util.find_spec(module) is None for module in self.modules):
             raise missing_extra(f"environment {self.name!r}", self.extra)
         self.settings = self.difficulties[difficulty]
@@ -153,7 +141,7 @@ class EngineGame(GradedGame):
         return f"You cannot {command} now."
 
     def begin(self, task: Task) -> Outcome:
-        with engine_boundary(self.name, f"reset to {task.id}"):
+        with self._boundary(f"reset to {task.id}"):
             return Outcome(text=self.start(task))
 
     def turn(self, action: Action) -> Outcome:
@@ -162,14 +150,14 @@ class EngineGame(GradedGame):
         if exact is None:
             text = self.refusal(command)
             return Outcome(text=text, invalid_action=text)
-        with engine_boundary(self.name, f"step {command!r}"):
+        with self._boundary(f"step {command!r}"):
             return self.play(exact)
 
     def legal_actions(self) -> list[str]:
         return [self.styled(command) for command in self.possible_commands()]
 
     def expert_action(self) -> str:
-        with engine_boundary(self.name, "expert"):
+        with self._boundary("expert"):
             return self.styled(self.expert_command())
 
     def styled(self, command: str) -> str:

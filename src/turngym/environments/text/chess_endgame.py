@@ -79,6 +79,8 @@ class ChessEndgameEnv(TextGame):
         s = self.state
         return f"king {_name(s.king)} rook {_name(s.rook)} black {_name(s.enemy)}."
 
+    reminder = describe
+
     def turn(self, action: Action) -> Outcome:
         s = self.state
         moves = dict(_white_moves(s.king, s.rook, s.enemy))
@@ -110,11 +112,7 @@ class ChessEndgameEnv(TextGame):
     def state_key(self) -> str:
         return f"{self.describe()} {self.state.result}".strip()
 
-    def reminder(self) -> str:
-        return self.describe()
-
     def expert_action(self) -> str:
-        """Return a move of a shortest mate."""
         s, depths = self.state, mate_table()[1]
         best = min(
             _white_moves(s.king, s.rook, s.enemy),

@@ -68,7 +68,9 @@ class GymnasiumEnv(TurnEnv):
     ) -> None:
         super().__init__(render_mode=render_mode)
         self.inner = _made(env_or_id)
-        self.name = name or _name_of(self.inner)
+        spec = self.inner.spec
+        kind = spec.id if spec is not None else type(self.inner.unwrapped).__name__
+        self.name = name or re.sub(r"[^\w.]+", "-", kind).strip("-").lower()
         self.rules = rules
         self._first = _first_action(self.inner, actions, self.name)
         self._names = {_identifier(text): text for text in actions}
@@ -181,11 +183,6 @@ def _made(env_or_id: str | InnerEnv | Callable[[], InnerEnv]) -> InnerEnv:
         raise ConfigError(
             f"from_gymnasium: {env_or_id} cannot be copied ({error}); pass a function that makes it"
         ) from error
-
-
-def _name_of(env: InnerEnv) -> str:
-    named = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-    return re.sub(r"[^\w.]+", "-", named).strip("-").lower()
 
 
 def _first_action(env: InnerEnv, actions: Sequence[str], name: str) -> int:

@@ -90,10 +90,8 @@ class GuessNumberEnv(TextGame):
         return [f"{before}{number}{after}" for number in range(1, self.settings["largest"] + 1)]
 
     def state_key(self) -> str:
-        """Return the secret, the range that is left and the tries."""
         s = self.state
         return f"{s.secret} from {s.low} to {s.high} after {s.tries}"
 
     def expert_action(self) -> str:
-        """Return the middle of the range that is left."""
         return self.say("guess", number=(self.state.low + self.state.high) // 2)

@@ -87,12 +87,13 @@ class MailRoomEnv(TextGame):
         return DayState(tuple(Letter(*map(bool, row)) for row in chances))
 
     def instance_key(self) -> str:
-        """Return the letters in their order."""
         return ", ".join(map(str, self.state.letters))
 
     def describe(self) -> str:
         s = self.state
         return f"letter {s.sent + 1}: {s.letters[s.sent]}."
+
+    reminder = describe
 
     def turn(self, action: Action) -> Outcome:
         s = self.state
@@ -116,9 +117,6 @@ class MailRoomEnv(TextGame):
         """Return the letters to come, the points so far and of how many: not what was sent how."""
         s = self.state
         return f"{s.points} of {s.most} before {', '.join(map(str, s.letters[s.sent :]))}"
-
-    def reminder(self) -> str:
-        return self.describe()
 
     def expert_action(self) -> str:
         return self.say("send", carrier=self.state.letters[self.state.sent].best)

@@ -83,6 +83,8 @@ class MazeEnv(TextGame):
         way = bearing(s.at, goal, distances=self.settings.get("distances", False))
         return f"{name} {way}. exits {exits}."
 
+    reminder = describe
+
     def turn(self, action: Action) -> Outcome:
         s = self.state
         there = _next(s, s.at, str(action.arguments["direction"]))
@@ -100,7 +102,6 @@ class MazeEnv(TextGame):
         return float(self.state.done)
 
     def legal_actions(self) -> list[str]:
-        """Return one ``go`` per open exit."""
         s = self.state
         return [
             self.say("go", direction=move) for move in MOVES if _next(s, s.at, move) is not None
@@ -115,14 +116,8 @@ class MazeEnv(TextGame):
         s = self.state
         if s.done:
             return 0.0
-        to_key = [] if s.has_key else _path(s, s.at, s.key)
-        to_door = _path(s, s.at if s.has_key else s.key, s.door)
-        assert to_key is not None
-        assert to_door is not None
-        return 1.0 - 0.05 * (len(to_key) + len(to_door))
-
-    def reminder(self) -> str:
-        return self.describe()
+        ways = [(s.at, s.door)] if s.has_key else [(s.at, s.key), (s.key, s.door)]
+        return 1.0 - 0.05 * sum(len(_path(s, *way) or ()) for way in ways)
 
     def expert_action(self) -> str:
         s = self.state

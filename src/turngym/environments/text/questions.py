@@ -52,7 +52,6 @@ class QuestionEnv(TaskSetEnv, AsyncTurnEnv):
         self._score = 0.0
 
     async def begin(self, task: Task) -> Outcome:
-        """Ask."""
         self._given, self._score = None, 0.0
         self._new_script()
         problem: AnswerProblem = self.problem
@@ -61,7 +60,6 @@ class QuestionEnv(TaskSetEnv, AsyncTurnEnv):
         return Outcome(text=problem.prompt, info=truth)
 
     async def turn(self, action: Action) -> Outcome:
-        """Judge the answer."""
         self._given = str(action.arguments["text"])
         result = await judge(self.problem, AnswerWorld(answer=self._given), self._task_id)
         self._score = result.score
@@ -70,33 +68,24 @@ class QuestionEnv(TaskSetEnv, AsyncTurnEnv):
         return Outcome(text=text, reward=self._score, terminated=True, info=info)
 
     def score(self) -> float:
-        """Return what the answer is worth; 0 before there is one."""
         return self._score
 
     def legal_actions(self) -> list[str]:
         """Return a menu of one answer, which says that none is known; any other will do too."""
-        return [self.say(UNKNOWN)]
+        return [self.answer(UNKNOWN)]
 
     def reminder(self) -> str:
-        """Return the question."""
         return str(self.problem.prompt)
 
     def answer(self, ground_truth: str) -> str:
-        """Return the action that answers."""
-        return self.say(ground_truth)
-
-    def say(self, text: str) -> str:
-        """Return the action that answers ``text``."""
-        return self.action_format.render(Action(name="answer", arguments={"text": text}))
+        return self.action_format.render(Action(name="answer", arguments={"text": ground_truth}))
 
     def expert_action(self) -> str:
         """Return the right answer, or what ``follow`` was given."""
-        return self.say(str(self._next()))
+        return self.answer(str(self._next()))
 
     def get_state(self) -> Any:
-        """Return what was answered, and its score."""
         return self._given, self._score
 
     def set_state(self, state: Any) -> None:
-        """Take over what ``get_state`` returned."""
         self._given, self._score = state

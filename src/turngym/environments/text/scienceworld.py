@@ -17,7 +17,7 @@ import numpy as np
 
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
-from turngym.environments.text.base import EngineGame, engine_boundary
+from turngym.environments.text.base import EngineGame
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task
 
@@ -115,11 +115,6 @@ class ScienceWorldEnv(EngineGame):
     _gold: list[str] | None = None
     _followed: int = 0
 
-    @property
-    def process_id(self) -> int | None:
-        """Id of the running Java process, or None when there is none."""
-        return None if self._engine is None else int(process_of(self._engine).pid)
-
     def begin(self, task: Task) -> Outcome:
         if self._engine is not None and process_of(self._engine).poll() is not None:
             self._stop()
@@ -143,7 +138,7 @@ class ScienceWorldEnv(EngineGame):
         if len(command) > _MAX_CHARS or not command.isprintable():
             text = f"A command is one line of at most {_MAX_CHARS} characters."
             return Outcome(text=text, invalid_action=text)
-        with engine_boundary(self.name, f"step {command[:60]!r}"):
+        with self._boundary(f"step {command[:60]!r}"):
             return self.play(command)
 
     def play(self, command: str) -> Outcome:

@@ -278,6 +278,8 @@ class SokobanEnv(TextGame):
     def describe(self) -> str:
         return _drawing(self.state) if self.settings["view"] == "grid" else _words(self.state)
 
+    reminder = describe
+
     def turn(self, action: Action) -> Outcome:
         s = self.state
         after = _walked(s, str(action.arguments["direction"]))
@@ -296,23 +298,18 @@ class SokobanEnv(TextGame):
         return float(self.state.boxes == self.state.room.goals)
 
     def legal_actions(self) -> list[str]:
-        """Return the ways that are open, pushes included."""
         return [self.say("go", direction=move) for move in _open_ways(self.state)]
 
     def state_key(self) -> str:
         return f"{self.state.player} {sorted(self.state.boxes)}"
 
-    def reminder(self) -> str:
-        return self.describe()
-
     def expert_action(self) -> str:
         """Return the first move of a shortest solution, or any move when there is none."""
         if self.state not in self._route:
-            here: SokobanState | None = self.state
-            for move in solve(self.state.room, self.state.boxes, self.state.player) or ():
-                assert here is not None
+            here = self.state
+            for move in solve(here.room, here.boxes, here.player) or ():
                 self._route[here] = move
-                here = _walked(here, move)
+                here = _walked(here, move) or here
         move = self._route.get(self.state, _open_ways(self.state)[0])
         return self.say("go", direction=move)
 

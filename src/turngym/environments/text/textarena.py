@@ -36,8 +36,7 @@ from turngym.environments.core.actions import (
     in_style,
 )
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
-from turngym.environments.text.base import engine_boundary
-from turngym.errors import ConfigError, missing_extra, unknown_name
+from turngym.errors import ConfigError, missing_extra, require_known
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task, split_of
 
@@ -357,7 +356,7 @@ class TextArenaEnv(TurnEnv):
         self._make_engine(OwnRandom(0))
 
     def begin(self, task: Task) -> Outcome:
-        with engine_boundary(self.name, f"reset to {task.id}"):
+        with self._boundary(f"reset to {task.id}"):
             for number in range(_MAX_SAMPLES):
                 self._draw(derive_seed(task.seed, "game", number))
                 if not self.split_by_content or split_of(self._key()) == task.split:
@@ -371,7 +370,7 @@ class TextArenaEnv(TurnEnv):
     def turn(self, action: Action) -> Outcome:
         text = str(action.arguments["text"]).strip()
         state = self.state
-        with engine_boundary(self.name, f"step {text[:40]!r}"):
+        with self._boundary(f"step {text[:40]!r}"):
             errors = state.engine.state.error_count
             with self._engine_at_work():
                 is_over, _ = state.engine.step(text)
@@ -403,7 +402,7 @@ class TextArenaEnv(TurnEnv):
     def expert_action(self) -> str:
         if self._guide is None:
             return super().expert_action()
-        with engine_boundary(self.name, "expert"):
+        with self._boundary("expert"):
             return self._styled(self._guide.expert(self.state.engine))
 
     def state_key(self) -> str:
@@ -428,8 +427,7 @@ class TextArenaEnv(TurnEnv):
             import textarena
 
         known = textarena.envs.registration.ENV_REGISTRY
-        if self.game not in known:
-            raise unknown_name("game of TextArena", self.game, known)
+        require_known("game of TextArena", self.game, known)
         try:
             with own_random.installed(), redirect_stdout(io.StringIO()):
                 engine = textarena.make(self.game, **self.options)
@@ -461,8 +459,6 @@ class TextArenaEnv(TurnEnv):
         return _canonical(self.state.engine.state.game_state)
 
     def _styled(self, move: str) -> str:
-        if isinstance(self.action_format, Bracketed):
-            return move
         return self.action_format.render(Action(name="say", arguments={"text": move}))
 
 

@@ -125,11 +125,8 @@ class WorldView:
         text = self._thing(thing) + (f" ({openness})" if openness else "")
         if openness in ("closed", "locked"):
             return text
-        inside = [self._thing(held) for held in self._held("in", thing)]
-        inside += [self._thing(held) for held in self._held("on", thing)]
-        if inside:
-            return f"{text} with {', '.join(inside)}"
-        return text
+        inside = [self._thing(held) for way in ("in", "on") for held in self._held(way, thing)]
+        return f"{text} with {', '.join(inside)}" if inside else text
 
     def _way(self, way: Exit) -> str:
         if way.door is None:
@@ -355,7 +352,6 @@ class CookingEnv(TextWorldEnv):
         return command != "prepare meal" or missing_preparation(self.view) is None
 
     def refusal(self, command: str) -> str:
-        """Return why the meal cannot be prepared yet."""
         lacking = missing_preparation(self.view) if command == "prepare meal" else None
         return lacking or super().refusal(command)
 
@@ -403,10 +399,9 @@ def cook(view: WorldView, *, cookbook: str, has_read: bool) -> str:
 def missing_preparation(view: WorldView) -> str | None:
     """Return what the ingredients still lack, or None when the meal can be prepared."""
     for food, ingredient in view.facts["base"]:
-        if any(view.has(way, ingredient) != view.has(way, food) for way in COOKED):
-            return "Something still needs to be cooked."
-        if any(view.has(way, ingredient) != view.has(way, food) for way in CUT):
-            return "Something still needs to be cut."
+        for ways, verb in ((COOKED, "cooked"), (CUT, "cut")):
+            if any(view.has(way, ingredient) != view.has(way, food) for way in ways):
+                return f"Something still needs to be {verb}."
     return None
 
 

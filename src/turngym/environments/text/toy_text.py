@@ -15,7 +15,7 @@ from turngym.environments.core.actions import ActionStyle
 from turngym.environments.core.spaces import Info
 from turngym.environments.text.base import bearing
 from turngym.environments.text.from_gymnasium import GymnasiumEnv, InnerEnv
-from turngym.errors import unknown_name
+from turngym.errors import require_known
 from turngym.tasks.base import Task, split_of
 
 Table = Mapping[int, Mapping[int, Sequence[tuple[float, int, float, bool]]]]
@@ -49,8 +49,7 @@ class TableGame(GymnasiumEnv):
         action_style: ActionStyle = "commands",
         render_mode: str | None = None,
     ) -> None:
-        if difficulty not in self.difficulties:
-            raise unknown_name(f"difficulty of {self.name}", difficulty, self.difficulties)
+        require_known(f"difficulty of {self.name}", difficulty, self.difficulties)
         self.settings = self.difficulties[difficulty]
         super().__init__(
             self.inner_env,

@@ -212,8 +212,21 @@ class GuessCityEnv(QuestionGame):
     }
 
     @classmethod
+    @cache
     def facts(cls) -> Facts:
-        return _city_facts()
+        facts = {}
+        for row in _rows("cities.csv"):
+            traits = {row["continent"], row["country"], *row["traits"].split()}
+            latitude = float(row["latitude"])
+            derived = {
+                "southern": latitude < 0,
+                "western": float(row["longitude"]) < 0,
+                "tropical": abs(latitude) < 23.4,
+                "big": float(row["population"]) >= 5,
+            }
+            traits |= {trait for trait, holds in derived.items() if holds}
+            facts[row["name"]] = frozenset(traits)
+        return facts
 
 
 class TwentyQuestionsEnv(QuestionGame):
@@ -242,31 +255,9 @@ class TwentyQuestionsEnv(QuestionGame):
     }
 
     @classmethod
+    @cache
     def facts(cls) -> Facts:
-        return _animal_facts()
-
-
-@cache
-def _city_facts() -> Facts:
-    facts = {}
-    for row in _rows("cities.csv"):
-        traits = {row["continent"], row["country"], *row["traits"].split()}
-        latitude = float(row["latitude"])
-        derived = {
-            "southern": latitude < 0,
-            "western": float(row["longitude"]) < 0,
-            "tropical": abs(latitude) < 23.4,
-            "big": float(row["population"]) >= 5,
-        }
-        facts[row["name"]] = frozenset(
-            traits | {trait for trait, holds in derived.items() if holds}
-        )
-    return facts
-
-
-@cache
-def _animal_facts() -> Facts:
-    return {row["name"]: frozenset(row["traits"].split()) for row in _rows("animals.csv")}
+        return {row["name"]: frozenset(row["traits"].split()) for row in _rows("animals.csv")}
 
 
 def _rows(name: str) -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from dataclasses import dataclass
 from typing import Any
 
-from turngym.environments.core.actions import Action, JsonTools, function_tool
+from turngym.environments.core.actions import Action, JsonTools, described_tool, function_tool
 from turngym.environments.core.env import AsyncTurnEnv
 from turngym.environments.core.episode import Outcome
 from turngym.errors import ConfigError, EnvironmentFault, missing_extra
@@ -101,7 +101,6 @@ class McpEnv(AsyncTurnEnv):
         return Outcome(text=task.prompt or self._instruction)
 
     async def turn(self, action: Action) -> Outcome:
-        """Call a tool, or take the answer."""
         if action.name == ANSWER:
             if self._judge is None:
                 return Outcome(text="Done.", terminated=True)
@@ -118,7 +117,6 @@ class McpEnv(AsyncTurnEnv):
         return Outcome(text=call.text, invalid_action=call.text if call.is_error else None)
 
     async def close(self) -> None:
-        """End the connection. Safe to call twice."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             await connection.close()
@@ -170,7 +168,10 @@ class _Connection:
     async def _live(self, tools: asyncio.Future[list[dict[str, Any]]]) -> None:
         try:
             async with _client(self._server) as client:
-                found = [_described(tool) async for tool in _listed(client)]
+                found = [
+                    described_tool(one.name, one.description, one.input_schema)
+                    async for one in _listed(client)
+                ]
                 self._is_free = True
                 if not tools.done():  # else it came too late
                     tools.set_result(found)
@@ -220,15 +221,6 @@ def _fault(error: Exception) -> Exception:
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return EnvironmentFault(f"mcp: {type(error).__name__}: {error}")
-
-
-def _described(tool: Any) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description or "",
-        "parameters": tool.input_schema,
-    }
-    return {"type": "function", "function": function}
 
 
 def _name(tool: Mapping[str, Any]) -> str:

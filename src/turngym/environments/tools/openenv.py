@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from turngym.environments.core.actions import Action, JsonTools, function_tool
+from turngym.environments.core.actions import Action, JsonTools, described_tool, function_tool
 from turngym.environments.core.env import AsyncTurnEnv
 from turngym.environments.core.episode import Outcome
 from turngym.errors import ConfigError, EnvironmentFault, missing_extra
@@ -105,7 +105,6 @@ class OpenEnvEnv(AsyncTurnEnv):
         return Outcome(text=message, invalid_action=message)
 
     async def close(self) -> None:
-        """Disconnect. Safe to call twice."""
         socket, self._socket = self._socket, None
         if socket is not None:
             await socket.close()
@@ -129,19 +128,11 @@ class OpenEnvEnv(AsyncTurnEnv):
         return found
 
     async def _tools(self) -> list[dict[str, Any]]:
-        """Return the server's MCP tools."""
         found = await self._ask("mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
         try:
             return [
-                {
-                    "type": "function",
-                    "function": {
-                        "name": tool["name"],
-                        "description": tool.get("description") or "",
-                        "parameters": tool["inputSchema"],
-                    },
-                }
-                for tool in found["data"]["result"]["tools"]
+                described_tool(one["name"], one.get("description"), one["inputSchema"])
+                for one in found["data"]["result"]["tools"]
             ]
         except (KeyError, TypeError) as error:
             await self.close()  # the server may be full

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
 from turngym.environments.core.actions import Action, Commands, JsonTools, function_tool
 from turngym.environments.web.browser import BrowserGone
-from turngym.environments.web.pace import move_on, show_frame, wait
 from turngym.environments.web.session import MAX_TABS, WebSession, first_line
 from turngym.environments.web.tab import ContextLost, TabLost
 
@@ -104,9 +104,7 @@ _IN_WORDS = {"submit": "type", "append": "type", "scroll_in": "scroll"}
 def web_commands(names: tuple[str, ...]) -> Commands:
     """Return the actions called ``names``, in words."""
     kept = {name: text for name, text in COMMANDS.templates.items() if name in names}
-    return Commands(
-        kept, help={k: v for k, v in COMMANDS.help.items() if k in kept}, keep_case=True
-    )
+    return Commands(kept, help=COMMANDS.help, keep_case=True)
 
 
 def web_tools(names: tuple[str, ...]) -> JsonTools:
@@ -166,7 +164,10 @@ async def _act(session: WebSession, action: Action) -> str | None:
         case "click" | "double_click" | "hover":
             return await _point(session, action.name, mark or 0)
         case "click_at":
-            await _mouse_at(session, int(arguments["x"]), int(arguments["y"]))
+            width, height = session.settings.width, session.settings.height
+            x, y = (int(arguments[axis]) for axis in "xy")
+            x, y = min(max(x, 0), width - 1), min(max(y, 0), height - 1)
+            await session.tab.within(session.tab.page.mouse.click(x, y))
         case "drag":
             return await _drag(session, mark or 0, _number(arguments["target"]))
         case "drag_at":
@@ -235,20 +236,12 @@ async def _point(session: WebSession, name: str, mark: int) -> str | None:
         return _problem(mark, found["problem"])
     if found["covered"]:
         session.notes.append(f"[{mark}] is covered by {found['covered']}.")
-    mouse = session.tab.page.mouse
+    mouse, x, y = session.tab.page.mouse, found["x"], found["y"]
     if name == "hover":
-        await session.tab.within(mouse.move(found["x"], found["y"], steps=2))
-    elif name == "double_click":
-        await session.tab.within(mouse.dblclick(found["x"], found["y"]))
+        await session.tab.within(mouse.move(x, y, steps=2))
     else:
-        await session.tab.within(mouse.click(found["x"], found["y"]))
+        await session.tab.within(mouse.click(x, y, click_count=1 + (name == "double_click")))
     return None
-
-
-async def _mouse_at(session: WebSession, x: int, y: int) -> None:
-    s = session.settings
-    x, y = min(max(x, 0), s.width - 1), min(max(y, 0), s.height - 1)
-    await session.tab.within(session.tab.page.mouse.click(x, y))
 
 
 async def _drag(session: WebSession, mark: int, target: int | None) -> str | None:
@@ -289,7 +282,7 @@ async def _type(
         if "kept" in found:
             return f"[{mark}] did not take {text[:40]!r}; it holds {found['kept'][:40]!r}."
         if found["way"] == "keys":
-            keyboard, within = session.tab.page.keyboard, session.tab.within
+            keyboard, within = tab.page.keyboard, tab.within
             if clear and not found["empty"]:
                 await within(keyboard.press("Delete"))
             typed, pasted = text[:_TYPED_CHARS], text[_TYPED_CHARS:]
@@ -372,3 +365,57 @@ def _problem(mark: int, kind: str) -> str:
         "no field": f"Nothing can be typed into [{mark}].",
         "no list": f"[{mark}] is no list of options; click it instead.",
     }[kind]
+
+
+# How time passes on a page: by itself, or only while the agent acts.
+
+_FRAME_S = 0.02
+_CLOCK = "globalThis.turngymClock"
+_MOVE = """(state, move) =>
+  state()?.[0] ? [false, state()] : move().then((goesOn) => [goesOn, state()])"""
+_RESTS = 20
+"""How often a page may answer, once in some seconds, that its clock still goes on."""
+
+
+async def wait(session: WebSession, seconds: float) -> None:
+    """Let time pass on the page.
+
+    Args:
+        session: Shows the page; on a clock that stands still the time costs next to none.
+        seconds: How long, by the page's clock.
+
+    Raises:
+        TabLost: The page did not come to rest.
+    """
+    turn_ms = session.settings.turn_ms
+    if turn_ms is None:
+        await asyncio.sleep(seconds)
+    else:
+        is_paced = "true" if turn_ms else "false"
+        await _tell_clock(session, f"pass({round(seconds * 1000)}, {is_paced})")
+
+
+async def move_on(session: WebSession) -> None:
+    """Let pass what an action takes, on a page whose clock stands still."""
+    settings = session.settings
+    if settings.turn_ms:
+        await wait(session, settings.turn_ms / 1000)
+    elif settings.turn_ms == 0:
+        await _tell_clock(session, f"settle({settings.cap_ms})")
+
+
+async def show_frame(session: WebSession) -> None:
+    """Let the page see where the mouse is, on a page whose clock stands still."""
+    if session.settings.turn_ms is not None:
+        await wait(session, _FRAME_S)
+
+
+async def _tell_clock(session: WebSession, call: str) -> None:
+    for _ in range(_RESTS):  # on a busy machine it takes a while
+        goes_on, session.state = await session.tab.main(
+            f"({_MOVE})(() => {session.settings.state}, async () => {_CLOCK}?.{call})"
+        )
+        if not goes_on:
+            return
+        call = "rest()"
+    raise TabLost("The page did not come to rest and was closed.")

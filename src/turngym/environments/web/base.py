@@ -195,9 +195,8 @@ class WebEnv(ScreenEnv):
             parts = [f"Goal: {self.goal}"]
             if self.shows_address:
                 parts.append(address_text(self.view))
-            parts += [f"Note: {note}" for note in self.view.notes]
-            if self.view.is_busy:
-                parts.append("Note: The page is still busy.")
+            busy = ["The page is still busy."] if self.view.is_busy else []
+            parts += [f"Note: {note}" for note in (*self.view.notes, *busy)]
             parts.append(page_text(self.view, self._max_chars) or "(the page is empty)")
             self.episode.page = "\n".join(parts)
         return self.episode.page
@@ -276,9 +275,8 @@ class WebEnv(ScreenEnv):
         """Look at ``url`` in a fresh context."""
         await self._drop_session()
         self.goal = goal
-        assert self._host is not None
-        episode = self.episode
-        episode.session = WebSession(self._host, self.sites(), self.settings, episode.storage)
+        host, episode = self._open_host(), self.episode
+        episode.session = WebSession(host, self.sites(), self.settings, episode.storage)
         with self._crash_detection():
             await episode.session.open(url)
             await self.arrived(self.current_task)
@@ -345,8 +343,7 @@ class WebEnv(ScreenEnv):
         try:
             yield
         except Error as error:
-            assert self._host is not None
-            if self._host.is_gone(error):
+            if self._open_host().is_gone(error):
                 raise BrowserGone(f"the browser died ({str(error).splitlines()[0]})") from error
             raise
 

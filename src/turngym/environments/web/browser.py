@@ -41,11 +41,6 @@ class BrowserGone(EnvironmentFault):
 _CRASH_WORDS = ("has been closed", "Target closed", "Connection closed", "browser has disconnected")
 
 
-def is_crash(error: Exception) -> bool:
-    """Say whether Playwright's ``error`` comes of a page or browser that is gone."""
-    return any(words in str(error) for words in _CRASH_WORDS)
-
-
 async def with_timeout(question: Coroutine[Any, Any, T]) -> T:
     """Return the browser's answer; one that dies meanwhile may never give it.
 
@@ -127,7 +122,7 @@ class BrowserHost(SharedResource):
         A dead driver leaves the browser connected, so the words count. Of one page that crashed
         or closed itself they would be the same: ask only where that was ruled out, as in a tab.
         """
-        return is_crash(error) or not self.is_alive
+        return not self.is_alive or any(words in str(error) for words in _CRASH_WORDS)
 
     async def new_context(self, **options: Any) -> BrowserContext:
         """Return a fresh, isolated context. Only in the host's loop.
@@ -152,22 +147,6 @@ class BrowserHost(SharedResource):
             except BrowserGone as gone:
                 problem = str(gone)
         raise BrowserGone(f"Chromium could not be used: {problem}")
-
-    async def kill(self) -> None:
-        """Kill the browser process, as a crash would. For drills."""
-        browser = self._browser
-        if browser is None or not browser.is_connected():
-            return
-
-        gone = asyncio.Event()
-        browser.once("disconnected", lambda _: gone.set())
-        session = await browser.new_browser_cdp_session()
-        crash = asyncio.ensure_future(session.send("Browser.crash"))  # the answer never comes
-        try:
-            await asyncio.wait_for(gone.wait(), 60.0)
-        finally:
-            crash.cancel()
-            await asyncio.gather(crash, return_exceptions=True)
 
     async def _ready(self) -> Browser:
         if self._starting is None:

@@ -65,7 +65,6 @@ class Folder:
         self._known: dict[str, Response] = {}
 
     def __call__(self, path: str) -> Response:
-        """Return the file at ``path``."""
         name = unquote(urlsplit(path).path)
         if name not in self._known:
             self._known[name] = self._read(name)

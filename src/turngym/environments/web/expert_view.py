@@ -62,6 +62,21 @@ class ExpertView:
         """Return how often the action ``name`` was carried out."""
         return sum(one.name == name for one in self.past)
 
+    # Moves.
+
+    def submit(self, button: str = "Submit") -> Move:
+        """Press the button that hands in what was done."""
+        return click(self.named(button, "button"))
+
+    def click_all(self, elements: Sequence[Element | None], then: str = "Submit") -> Move:
+        """Click one element a turn, and ``then`` a button."""
+        done = self.count("click")
+        return click(elements[done]) if done < len(elements) else self.submit(then)
+
+    def tick(self, box: Element | None) -> Move:
+        """Click a box that is not checked, then submit."""
+        return self.submit() if box is None or "checked" in box.states else click(box)
+
 
 Expert = Callable[[ExpertView], Move]
 
@@ -74,6 +89,19 @@ def click(element: Element | None) -> Move:
 def fill(element: Element | None, text: str) -> Move:
     """Type into it."""
     return ("wait", {}) if element is None else ("type", {"mark": element.mark, "text": text})
+
+
+def fill_in(*pairs: tuple[Element | None, str]) -> Move | None:
+    """Type into the first field that does not hold its text yet; None when all do."""
+    for field, text in pairs:
+        if field is not None and field.value not in (text, "*" * len(text)):
+            return fill(field, text)
+    return None
+
+
+def drag(start: tuple[int, int], end: tuple[int, int]) -> Move:
+    """Drag from one place of the view to another."""
+    return "drag_at", {"x": start[0], "y": start[1], "to_x": end[0], "to_y": end[1]}
 
 
 def first(elements: Iterable[Element]) -> Element | None:
@@ -121,11 +149,11 @@ def enter(name: str, text: str, *, after: str = "") -> Stage:
     return lambda page: fill(_find(page, name, roles, after) or page.hinted(name), text)
 
 
-def choose(name: str, option: str, *, after: str = "") -> Stage:
-    """Choose ``option`` from the list with this name, id or class that comes ``after`` a text."""
+def choose(name: str, option: str) -> Stage:
+    """Choose ``option`` from the list with this name, id or class."""
 
     def stage(page: ExpertView) -> Move:
-        found = _find(page, name, ("select",), after) or page.hinted(name)
+        found = _find(page, name, ("select",), "") or page.hinted(name)
         return click(None) if found is None else ("select", {"mark": found.mark, "option": option})
 
     return stage
@@ -146,7 +174,7 @@ def _find(page: ExpertView, name: str, roles: tuple[str, ...], after: str) -> El
     same = [one for one in like if one.name.strip() == name]
     loose = [one for one in like if one.name.strip().lower() == name.lower()]
     hinted = [one for one in like if name[0] in "#." and not one.name and name in one.hint]
-    return next(iter([*same, *loose, *hinted]), None)
+    return first([*same, *loose, *hinted])
 
 
 _COMMANDS: Mapping[str, Callable[..., Stage]] = {

@@ -79,10 +79,6 @@ class PageView:
     notes: tuple[str, ...] = ()
     """What happened besides: dialogs, downloads, pop-ups, refused hosts."""
 
-    def find(self, mark: int) -> Element | None:
-        """Return the element with ``mark``."""
-        return next((one for one in self.elements if one.mark == mark), None)
-
 
 def read_view(raw: dict[str, Any], **more: Any) -> PageView:
     """Return the view that ``page.js`` describes."""
@@ -150,18 +146,13 @@ def _lines(elements: Sequence[Element]) -> list[tuple[int, str]]:
         if _without_place(one) == Element(mark=0, role="item", depth=one.depth) and begins:
             items.append(index)
             continue
-        if items:
-            first = items[0]
-            dashes = "- " * len(items)
-            lines.append((first, "  " * min(elements[first].depth, 8) + dashes + one.line()))
-        elif before and _is_text(one) and _is_text(before) and before.depth == one.depth:
+        joins = before and _is_text(one) and _is_text(before) and before.depth == one.depth
+        if joins and not items and len(lines[-1][1]) + len(one.name) < _LINE_CHARS:
             start, line = lines[-1]
-            if len(line) + len(one.name) < _LINE_CHARS:
-                lines[-1] = start, f'{line} "{one.name}"'
-            else:
-                lines.append((index, "  " * min(one.depth, 8) + one.line()))
+            lines[-1] = start, f'{line} "{one.name}"'
         else:
-            lines.append((index, "  " * min(one.depth, 8) + one.line()))
+            start, dashes = items[0] if items else index, "- " * len(items)
+            lines.append((start, "  " * min(elements[start].depth, 8) + dashes + one.line()))
         items = []
     return lines
 

@@ -63,7 +63,6 @@ class PagesEnv(ProblemWebEnv):
         return {HOST: self._folders.setdefault(folder, Folder(folder))}
 
     async def prepare(self, task: Task) -> tuple[str, str]:
-        """Return the goal and the first page."""
         problem = self.open_problem(task)
         return problem.prompt, f"http://{HOST}/{problem.start}"
 

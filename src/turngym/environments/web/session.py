@@ -362,8 +362,9 @@ class WebSession:
         self._show(tab)
 
     def _listen(self, page: Page) -> None:
-        page.on("dialog", self._dialog_opened)
-        page.on("download", self._download_started)
+        # A task of its own: the page, and the step with it, waits until a dialog is answered.
+        page.on("dialog", lambda dialog: self._later(self._answer_dialog(dialog)))
+        page.on("download", lambda download: self._later(self._save(download)))
 
     def _show(self, tab: Tab) -> None:
         self.tabs.append(tab)
@@ -375,7 +376,9 @@ class WebSession:
             return
         has_room = len(self.tabs) + self._opening < MAX_TABS
         self._opening += has_room
-        self._later(self._take_popup(page) if has_room else self._refuse_popup(page))
+        if not has_room:
+            self.notes.append("A pop-up was closed; too many tabs are open.")
+        self._later(self._take_popup(page) if has_room else page.close())
 
     async def _take_popup(self, page: Page) -> None:
         try:
@@ -384,10 +387,6 @@ class WebSession:
                 self.notes.append("A new tab was opened.")
         finally:
             self._opening -= 1
-
-    async def _refuse_popup(self, page: Page) -> None:
-        self.notes.append("A pop-up was closed; too many tabs are open.")
-        await page.close()
 
     async def replace_tab(self, reason: str) -> None:
         """Close the tab that is looked at; when it was the last one, open an empty one.
@@ -421,10 +420,6 @@ class WebSession:
         if not self.tabs:
             await self.new_tab()
 
-    def _dialog_opened(self, dialog: Dialog) -> None:
-        # A task of its own: the page, and the step with it, waits until a dialog is answered.
-        self._later(self._answer_dialog(dialog))
-
     async def _answer_dialog(self, dialog: Dialog) -> None:
         """Accept it, but give a prompt no text; at too many of them close the page."""
         self._dialogs += 1
@@ -444,9 +439,6 @@ class WebSession:
             self.notes.append(f"The page showed ({dialog.type}, {verb}): {text!r}")
         with suppress(Exception):  # the page may have gone meanwhile
             await (dialog.dismiss() if verb == "dismissed" else dialog.accept())
-
-    def _download_started(self, download: Download) -> None:
-        self._later(self._save(download))
 
     async def _save(self, download: Download) -> None:
         name = re.sub(r"[^\w.-]", "_", Path(download.suggested_filename).name)[:80] or "download"

@@ -40,7 +40,7 @@ class Requests:
         """Ids of which the head of an answer has come."""
         self._changed = asyncio.Event()
         session.on("Network.requestWillBeSent", self._began)
-        session.on("Network.responseReceived", self._heard)
+        session.on("Network.responseReceived", lambda event: self._answered.add(event["requestId"]))
         session.on("Network.loadingFinished", self._ended)
         session.on("Network.loadingFailed", self._ended)
         session.on("Page.frameNavigated", self._navigated)
@@ -70,9 +70,6 @@ class Requests:
         for one in ids:
             self._open.pop(one, None)
         self._changed.set()
-
-    def _heard(self, event: dict[str, Any]) -> None:
-        self._answered.add(event["requestId"])
 
     def _began(self, event: dict[str, Any]) -> None:
         # A redirect comes under the id of its request and takes its place.
@@ -140,11 +137,12 @@ class Tab:
         proxy: Its way out, which knows what is under way.
     """
 
+    _session: CDPSession  # these two from ``open`` on
+    _requests: Requests
+
     def __init__(self, page: Page, proxy: EgressProxy) -> None:
         self.page = page
         self._proxy = proxy
-        self._session: CDPSession | None = None
-        self._requests: Requests | None = None
         self._world: int | None = None
         self._world_ready = asyncio.Event()
         self._lost = asyncio.Event()
@@ -161,8 +159,7 @@ class Tab:
     async def open(self) -> None:
         """Enter the page: from now on every document gets the second world at its start."""
         self.page.on("crash", self._crashed)
-        session = await self.page.context.new_cdp_session(self.page)
-        self._session = session
+        session = self._session = await self.page.context.new_cdp_session(self.page)
         self._requests = Requests(session)
         # Not Playwright's evaluate: it runs in the page's own world, where a page could replace
         # what we call and see that it is read; and it waits for ever for a page that hangs.
@@ -201,7 +198,6 @@ class Tab:
         entries, here = await self._history()
         if here > self._begin:
             # Playwright's own waits for what may never come.
-            assert self._session is not None
             await self.within(
                 self._session.send(
                     "Page.navigateToHistoryEntry", {"entryId": entries[here - 1]["id"]}
@@ -225,7 +221,6 @@ class Tab:
         """
         from playwright.async_api import Error
 
-        assert self._session is not None
         while True:
             try:
                 answer: dict[str, Any] = await self._session.send(method)
@@ -258,7 +253,7 @@ class Tab:
             try:
                 arguments = (quiet, left_ms, load_ms, options, is_again)
                 seconds = max(left_ms, load_ms) / 1000 + _ANSWER_S
-                raw = await self.call("observe", *arguments, seconds=seconds)
+                raw: dict[str, Any] = await self.call("observe", *arguments, seconds=seconds)
             except ContextLost:
                 if left_ms > 1:
                     continue
@@ -266,8 +261,7 @@ class Tab:
             if raw["state"] == "leaving":
                 await self._left(deadline - loop.time())
             elif self._is_idle or left_ms <= 1:
-                found: dict[str, Any] = raw
-                return found
+                return raw
             else:
                 is_again = True
                 await self._wait_idle(deadline)
@@ -275,7 +269,6 @@ class Tab:
     @property
     def _is_idle(self) -> bool:
         """No request of the page is under way, and none that comes of it is at the proxy."""
-        assert self._requests is not None
         return self._requests.is_idle and self._proxy.is_idle
 
     async def _wait_idle(self, deadline: float) -> None:
@@ -283,7 +276,6 @@ class Tab:
 
         The browser calls a request finished once its page has read the whole answer.
         """
-        assert self._requests is not None
         clock = asyncio.get_running_loop().time
         await self._proxy.wait_idle(deadline - clock())
         sent = self._requests.answered if self._proxy.is_idle else frozenset()
@@ -320,7 +312,6 @@ class Tab:
         found = await self._evaluate(
             _call("element", (mark,)), world=await self._get_world(), by_value=False
         )
-        assert self._session is not None
         try:
             await self._session.send(
                 "DOM.setFileInputFiles", {"files": paths, "objectId": found.get("objectId", "")}
@@ -339,7 +330,6 @@ class Tab:
             hold_s: Wait before lifting it after a move, so that a page is not flung on.
         """
         session = self._session
-        assert session is not None
 
         async def send(kind: str, *places: tuple[float, float]) -> None:
             points = [{"x": x, "y": y} for x, y in places]
@@ -364,7 +354,6 @@ class Tab:
         A tap or a scroll begins only after the touch itself was answered. A gesture of no length
         sends nothing, but queues up behind them, and is answered once a frame shows the result.
         """
-        assert self._session is not None
         gesture = {"x": 1, "y": 1, "xDistance": 0, "yDistance": 0, "gestureSourceType": "touch"}
         handled = asyncio.ensure_future(self._session.send(_FENCE, gesture))
         lost = asyncio.ensure_future(self._lost.wait())
@@ -382,7 +371,6 @@ class Tab:
         mouse button then gives the page the ``contextmenu`` event that it gets on a phone.
         """
         session = self._session
-        assert session is not None
         held = {"x": x, "y": y, "duration": round(hold_s * 1000), "gestureSourceType": "touch"}
         await self.within(session.send("Input.synthesizeTapGesture", held))
         await self.within(self.page.mouse.click(x, y, button="right"))
@@ -430,7 +418,6 @@ class Tab:
     ) -> dict[str, Any]:
         from playwright.async_api import Error
 
-        assert self._session is not None
         request: dict[str, Any] = {
             "expression": expression,
             "awaitPromise": True,

@@ -347,7 +347,6 @@ class WorkspaceEnv(AsyncTurnEnv):
         return self.action_format.render(Action(name=tool, arguments=arguments))
 
     async def state_files(self) -> dict[str, bytes]:  # type: ignore[override]  # awaited
-        """Return the files of the workspace."""
         with TemporaryDirectory() as folder:
             tree = Path(folder) / "files"
             await self.sandbox.get_tree(

@@ -7,7 +7,7 @@
     ```
 
 A one-line command needs no fence: the last line of an answer counts. What a model puts around it
-(bold type, a bare fence, a full stop) is read by the rule of ``core.leniency``; a path may
+(bold type, a bare fence, a full stop) is read by the rule of ``core.actions.readings``; a path may
 stand in quotes, all other arguments are taken as they are. The same tools have a JSON form, for
 models that were trained on tool calls.
 """
@@ -224,7 +224,6 @@ class ToolJson(JsonTools):
         super().__init__([tool.as_function() for tool in tools])
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Return the last call in ``text``, or why there is none."""
         found = super().parse(text)
         if isinstance(found, Action):
             for value in found.arguments.values():

@@ -115,11 +115,9 @@ class EndWorld(StartWorld):
         return {path: now for path, (now, then) in pairs.items() if now != then}
 
     async def files(self) -> Mapping[str, bytes]:
-        """Return every regular file of the workspace that was ever written."""
         return {path: data for path, data in self.found.items() if data is not None}
 
     async def changes(self) -> Files:
-        """Return what differs from the start of the episode."""
         return self._changes
 
     async def write(self, path: str, data: bytes) -> None:

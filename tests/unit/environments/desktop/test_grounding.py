@@ -16,8 +16,8 @@ from turngym.environments.desktop.grounding import (
     FOLDERS,
     GroundingEnv,
     ScreenCapture,
-    ScreenSpec,
     folder_names,
+    folder_of,
 )
 from turngym.tasks.base import split_of
 
@@ -27,9 +27,9 @@ def taken(monkeypatch):
     """Screens of made-up elements in place of real ones, and which were taken."""
     found = []
 
-    def take(spec, size):
-        found.append(spec)
-        names = folder_names(spec.split, spec.folder)
+    def take(_app, folder, size):
+        found.append(folder)
+        names = folder_names(*folder)
         elements = [
             Element(role="cell", name=name, mark=1, x=10, y=25 * i, width=90, height=20)
             for i, name in enumerate(names)
@@ -51,7 +51,7 @@ async def test_each_screen_is_taken_once_for_every_environment_of_the_process(ta
         for seed in range(30):
             await env.reset(seed=seed)
         await env.close()
-    assert sorted(spec.folder for spec in taken) == list(range(FOLDERS["train"]))
+    assert sorted(number for _, number in taken) == list(range(FOLDERS["train"]))
 
 
 async def test_a_shorter_list_names_the_target_and_belongs_to_a_split(taken):
@@ -86,8 +86,8 @@ async def test_a_mark_that_is_not_listed_is_told_and_the_episode_goes_on(taken):
 
 
 def test_a_scene_belongs_to_a_split():
-    assert ScreenSpec.of("files", "test", 9) == ScreenSpec(app="files", split="test", folder=1)
-    assert ScreenSpec.of("sheet", "test", 9) == ScreenSpec.of("sheet", "train", 4)
+    assert folder_of("files", "test", 9) == ("test", 1)
+    assert folder_of("sheet", "test", 9) is None
     train = {name for i in range(FOLDERS["train"]) for name in folder_names("train", i)}
     test = {name for i in range(FOLDERS["test"]) for name in folder_names("test", i)}
     assert not train & test

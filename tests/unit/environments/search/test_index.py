@@ -161,7 +161,7 @@ def test_a_second_build_adds_an_engine_and_keeps_the_first(tmp_path, monkeypatch
     source = source_of(tmp_path, 5)
     built = []
 
-    def build(database, folder, argument):
+    def build(database, folder, argument=""):
         folder.mkdir()
         built.append((folder.name, argument))
 

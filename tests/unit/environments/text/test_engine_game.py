@@ -16,7 +16,7 @@ from turngym.agents.scripted import FunctionPolicy
 from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome
 from turngym.environments.text import base
-from turngym.environments.text.base import EngineGame, engine_boundary
+from turngym.environments.text.base import EngineGame
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, UnknownNameError
 from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.tasks.base import Task, procedural_task, split_of
@@ -102,7 +102,7 @@ def test_a_broken_engine_has_no_score_rather_than_0() -> None:
 
 
 def test_errors_of_ours_pass_the_boundary_as_they_are() -> None:
-    with pytest.raises(ConfigError, match="settings"), engine_boundary("lamp", "step"):
+    with pytest.raises(ConfigError, match="settings"), LampEnv()._boundary("step"):
         raise ConfigError("settings")
 
 

@@ -16,7 +16,7 @@ from turngym.environments.web.acting import COMMANDS, as_tool_call, web_commands
 from turngym.environments.web.egress import EgressProxy, Folder, Response, Server
 from turngym.environments.web.expert_view import ExpertView, fill
 from turngym.environments.web.miniwob.env import MiniWobEnv
-from turngym.environments.web.miniwob.experts import experts
+from turngym.environments.web.miniwob.experts import EXPERTS
 from turngym.environments.web.observation import Element, PageView, address_text, page_text
 from turngym.errors import ConfigError, MissingExtraError
 
@@ -261,6 +261,6 @@ def test_the_expert_of_a_flight_types_a_city_again_that_the_page_missed() -> Non
     typed = Action(name="type", arguments={"mark": 3, "text": "Boston"})
     waits = [Action(name="wait", arguments={})] * 5
     view = PageView(elements=(field,))
-    expert = experts()["flight.Alaska-auto"]
+    expert = EXPERTS["flight.Alaska-auto"]
     assert expert(ExpertView(goal, view, (typed, *waits[:4])))[0] == "wait"
     assert expert(ExpertView(goal, view, (typed, *waits))) == fill(field, "Boston")

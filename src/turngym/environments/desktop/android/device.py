@@ -138,6 +138,8 @@ KEYCODES: dict[str, int] = {
 """Name to the number that ``input keyevent`` takes; ``home`` is the button, not the key."""
 
 
+_HOME = "/sdcard/Documents/turngym"
+"""Below it files are written and read."""
 _DUMP = "/data/local/tmp/turngym.xml"
 _DUMPS = 3
 """Times that a screen is asked for which does not keep still."""
@@ -161,7 +163,6 @@ class AndroidDevice(Phone):
         serial: As ``adb devices`` lists it.
         host: Where the adb server runs.
         port: Its port.
-        home: Folder on the device below which files are written and read.
 
     Raises:
         MissingExtraError: ``adbutils`` is not installed.
@@ -171,16 +172,8 @@ class AndroidDevice(Phone):
     _lock: ClassVar[threading.Lock] = threading.Lock()
     _held: ClassVar[set[tuple[str, int, str]]] = set()
 
-    def __init__(
-        self,
-        serial: str,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 5037,
-        home: str = "/sdcard/Documents/turngym",
-    ) -> None:
+    def __init__(self, serial: str, *, host: str = "127.0.0.1", port: int = 5037) -> None:
         self._wire = Wire(serial, host, port)
-        self._home = home.rstrip("/")
         self._launched: list[str] = []
         self._place = (host, port, serial)
         with self._lock:
@@ -256,7 +249,9 @@ class AndroidDevice(Phone):
 
     def type_text(self, text: str) -> str | None:
         """Type ASCII at the focus, which is what Android's ``input`` knows; a line end is Enter."""
-        if problem := untypable(text, _is_typable, "; adb types ASCII only"):
+        if problem := untypable(
+            text, lambda char: " " <= char <= "~" or char == "\n", "; adb types ASCII only"
+        ):
             return problem
         for number, line in enumerate(text.split("\n")):
             if number:
@@ -302,19 +297,19 @@ class AndroidDevice(Phone):
     def write_files(self, files: Mapping[str, bytes | None]) -> None:
         for path, data in files.items():
             folder = path if data is None else path.rpartition("/")[0]
-            self._wire.ask("mkdir", "-p", f"{self._home}/{folder}".rstrip("/"))
+            self._wire.ask("mkdir", "-p", f"{_HOME}/{folder}".rstrip("/"))
             if data is not None:
-                self._wire.push(f"{self._home}/{path}", data)
+                self._wire.push(f"{_HOME}/{path}", data)
 
     def read_file(self, path: str) -> bytes | None:
-        return None if ".." in path.split("/") else self._wire.pull(f"{self._home}/{path}")
+        return None if ".." in path.split("/") else self._wire.pull(f"{_HOME}/{path}")
 
     def tree(self) -> dict[str, bytes | None]:
         found: dict[str, bytes | None] = {}
         folders = [""]
         while folders:
             prefix = folders.pop()
-            for name, mode in self._wire.entries(f"{self._home}/{prefix}".rstrip("/")):
+            for name, mode in self._wire.entries(f"{_HOME}/{prefix}".rstrip("/")):
                 if name.startswith(".") or len(found) >= _MAX_ENTRIES:
                     continue
                 path = prefix + name
@@ -357,10 +352,6 @@ class AndroidDevice(Phone):
 
     def _swipe(self, start: tuple[int, int], end: tuple[int, int]) -> None:
         self._wire.execute(f"input swipe {start[0]} {start[1]} {end[0]} {end[1]} {_SWIPE_MS}")
-
-
-def _is_typable(char: str) -> bool:
-    return " " <= char <= "~" or char == "\n"
 
 
 def _pieces(line: str) -> list[str]:
@@ -411,7 +402,8 @@ def _elements(node: ElementTree.Element, depth: int) -> Iterator[Element]:
 
 
 def _element(node: ElementTree.Element, name: str, is_touched: bool, depth: int) -> Element:
-    left, top, right, bottom = _box(node)
+    bounds = _BOUNDS.fullmatch(node.get("bounds", ""))
+    left, top, right, bottom = map(int, bounds.groups()) if bounds else (0, 0, 0, 0)
     role = _role(node) or ("item" if is_touched else "label")
     value = node.get("text", "") if role == "text" else ""
     if role == "text" and name == value:
@@ -449,11 +441,3 @@ def _role(node: ElementTree.Element) -> str:
 
 def _is(node: ElementTree.Element, name: str) -> bool:
     return node.get(name) == "true"
-
-
-def _box(node: ElementTree.Element) -> tuple[int, int, int, int]:
-    found = _BOUNDS.fullmatch(node.get("bounds", ""))
-    if found is None:
-        return 0, 0, 0, 0
-    left, top, right, bottom = map(int, found.groups())
-    return left, top, right, bottom

@@ -21,7 +21,7 @@ from turngym.environments.desktop.problems import (
     typed,
 )
 from turngym.environments.desktop.tasks.words import NOUNS, TOPICS, lines, sentence
-from turngym.errors import unknown_name
+from turngym.errors import require_known
 from turngym.tasks.sets import GeneratedSet
 
 _NAMES = (
@@ -62,7 +62,6 @@ class PhoneProblem(DeviceProblem[PhoneWorld]):
         return f"{self.prompt}\n{self.start}"
 
     async def judge(self, world: PhoneWorld) -> float:
-        """Compare all that the applications keep, and the answer, with what is wanted."""
         given = None if world.answer is None else world.answer.strip()
         return float(world.state == self.wanted and given == self.truth)
 
@@ -73,8 +72,7 @@ def phone_tasks(kind: str) -> GeneratedSet[PhoneProblem]:
     Raises:
         ConfigError: There is no such kind.
     """
-    if kind not in PHONE_TASK_TYPES:
-        raise unknown_name("kind of phone task", kind, PHONE_TASK_TYPES)
+    require_known("kind of phone task", kind, PHONE_TASK_TYPES)
     change: Callable[[Random, State], Made] = globals()[f"_{kind.replace('-', '_')}"]
 
     def generator(rng: Random) -> PhoneProblem:

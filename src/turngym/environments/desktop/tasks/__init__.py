@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from turngym.environments.desktop.names import TASK_TYPES
 from turngym.environments.desktop.problems import DesktopProblem, Generator
 from turngym.environments.desktop.tasks import across, calculator, folders, notes, settings, sheets
-from turngym.errors import unknown_name
+from turngym.errors import require_known
 from turngym.tasks.sets import GeneratedSet
 
 _MODULES = {
@@ -29,6 +29,5 @@ def desktop_tasks(kind: str) -> GeneratedSet[DesktopProblem]:
     Raises:
         ConfigError: There is no such kind.
     """
-    if kind not in GENERATORS:
-        raise unknown_name("kind of desktop task", kind, GENERATORS)
+    require_known("kind of desktop task", kind, GENERATORS)
     return GeneratedSet(f"desktop-{kind}", GENERATORS[kind], seed_name="")

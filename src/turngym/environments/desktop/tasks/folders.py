@@ -16,7 +16,6 @@ def _problem(goal: str, before: Files, after: Files, script: Script) -> DesktopP
 
 
 def _some(rng: Random, n: int) -> dict[str, str | bytes | None]:
-    """Return ``n`` small files."""
     return {name: "\n".join(lines(rng, 2)) + "\n" for name in file_names(rng, n, ".txt")}
 
 

@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from turngym.environments.search.backends.sqlite import (
-    STOP_WORDS,
-    StoredBackend,
-    documents_of,
-    no_argument,
-)
+from turngym.environments.search.backends.sqlite import STOP_WORDS, StoredBackend, documents_of
 from turngym.environments.search.documents import terms
 from turngym.plugins import import_extra
 
@@ -48,14 +43,12 @@ class Bm25sBackend(StoredBackend):
         ]
 
 
-def build(database: Path, folder: Path, argument: str = "") -> None:
+def build(database: Path, folder: Path) -> None:
     """Index every document of ``database`` in ``folder``.
 
     Raises:
         MissingExtraError: bm25s is not installed.
-        ConfigError: There is an ``argument``; it takes none.
     """
-    no_argument("bm25s", argument)
     bm25s = _bm25s()
     corpus = [
         _words(document.title) * _TITLE_REPEATS + _words(document.text)

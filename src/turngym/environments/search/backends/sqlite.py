@@ -132,12 +132,8 @@ class SqliteBackend:
         marks = ",".join("?" * len(ranked))
         query = f"SELECT number, {_RESULT} FROM documents WHERE number IN ({marks})"
         rows = self._rows(query, tuple([number for number, _ in ranked]))
-        found = {row[0]: row for row in rows}
-        hits = []
-        for number, score in ranked:
-            _, doc_id, title, text = found[number]
-            hits.append(Hit(id=doc_id, title=title, text=text, score=score))
-        return hits
+        found = {row[0]: dict(zip(("id", "title", "text"), row[1:], strict=True)) for row in rows}
+        return [Hit(**found[number], score=score) for number, score in ranked]
 
     def by_number(self, number: int) -> Document:
         """Return the document with this number, which exists."""
@@ -301,13 +297,3 @@ class StoredBackend(SqliteBackend, ABC):
 
     def _search(self, query: str, k: int) -> list[Hit]:
         return self.hits(self.rank(query, min(k, self.num_documents)))
-
-
-def no_argument(engine: str, argument: str) -> None:
-    """Refuse what follows the colon of ``engine:argument`` where an engine takes nothing.
-
-    Raises:
-        ConfigError: There is something.
-    """
-    if argument:
-        raise ConfigError(f"search engine '{engine}:{argument}': it takes nothing after a colon")

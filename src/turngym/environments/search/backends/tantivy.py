@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from turngym.environments.search.backends.sqlite import (
-    STOP_WORDS,
-    StoredBackend,
-    documents_of,
-    no_argument,
-)
+from turngym.environments.search.backends.sqlite import STOP_WORDS, StoredBackend, documents_of
 from turngym.environments.search.documents import terms
 from turngym.plugins import import_extra
 
@@ -50,14 +45,12 @@ class TantivyBackend(StoredBackend):
         return [(number, score) for number, (score, _) in zip(numbers, found, strict=True)]
 
 
-def build(database: Path, folder: Path, argument: str = "") -> None:
+def build(database: Path, folder: Path) -> None:
     """Index every document of ``database`` in ``folder``, which does not exist yet.
 
     Raises:
         MissingExtraError: Tantivy is not installed.
-        ConfigError: There is an ``argument``; it takes none.
     """
-    no_argument("tantivy", argument)
     tantivy = import_extra("tantivy", "search engine 'tantivy'", "search")
     schema = tantivy.SchemaBuilder()
     schema.add_integer_field("number", stored=True, fast=True)

@@ -402,7 +402,6 @@ class MiniEnv(TaskSetEnv, GradedGame):
 
     @property
     def problem(self) -> MiniProblem:
-        """The problem of the running episode."""
         return self.state.problem
 
     def begin(self, task: Task) -> Outcome:

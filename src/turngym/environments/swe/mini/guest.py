@@ -1,6 +1,6 @@
 """Calls submitted functions inside the judge's sandbox; one process for each submission.
 
-Standard library only. Read as text by ``cases.py`` and run as ``python3 -I -S -B -c``. This process
+Standard library only. Read as text by ``env.py`` and run as ``python3 -I -S -B -c``. This process
 imports nothing that was submitted; other processes of the sandbox cannot read it. It gets files
 and calls, and forks a child that runs the files, makes the calls and reports what each gave. What
 they should give never enters the sandbox. When the child is done, or late, whatever it left ends.

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Unpack
 
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
+from turngym.environments.web.acting import move_on
 from turngym.environments.web.base import WebEnv, WebEpisode, WebOptions
 from turngym.environments.web.browser import BrowserGone
 from turngym.environments.web.egress import Folder, Site
 from turngym.environments.web.expert_view import ExpertView
-from turngym.environments.web.miniwob.experts import experts
+from turngym.environments.web.miniwob.experts import EXPERTS
 from turngym.environments.web.miniwob.experts.games import beats_the_page
 from turngym.environments.web.miniwob.names import FULL_MARKS, HIDDEN, TASKS, TURN_MS, WRONG
-from turngym.environments.web.pace import move_on
 from turngym.environments.web.settings import LOCAL, Settings
 from turngym.environments.web.tab import ContextLost, TabLost
-from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, unknown_name
+from turngym.errors import (
+    ConfigError,
+    EnvironmentFault,
+    MissingExtraError,
+    require_known,
+)
+from turngym.plugins import package_folder
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 
@@ -102,16 +106,12 @@ class MiniWobEnv(WebEnv):
     ) -> None:
         tasks = (task,) if isinstance(task, str) else tuple(task)
         for name in tasks or ("",):
-            if name not in TASKS:
-                raise unknown_name("MiniWoB task", name, TASKS)
+            require_known("MiniWoB task", name, TASKS)
         if isinstance(time_limit, str) and time_limit != "own":
             raise ConfigError(f"MiniWoB: time_limit={time_limit!r}; wanted a number or 'own'")
-        if reward not in ("own", "success"):
-            raise unknown_name("MiniWoB reward", reward, ("own", "success"))
-        settings = replace(_SETTINGS, trace=trace)
-        if time_limit is None:
-            script = settings.init_script + _STOPPED
-            settings = replace(settings, init_script=script)
+        require_known("MiniWoB reward", reward, ("own", "success"))
+        script = _SETTINGS.init_script + (_STOPPED if time_limit is None else "")
+        settings = replace(_SETTINGS, trace=trace, init_script=script)
         super().__init__(settings=settings, max_chars=max_chars, **options)
         self._tasks = tasks
         self._time_limit = time_limit
@@ -124,16 +124,13 @@ class MiniWobEnv(WebEnv):
 
     async def prepare(self, task: Task) -> tuple[str, str]:
         """Return the task's page; its goal is known once it started."""
-        self.episode.task = self._tasks[derive_seed(task.seed, "which") % len(self._tasks)]
-        if self._time_limit is None and not self.episode.task.startswith("flight."):
-            turn_ms = TURN_MS.get(self.episode.task, 0)
-            self.settings = replace(self.settings, turn_ms=turn_ms)
-        else:
-            self.settings = replace(self.settings, turn_ms=None)
-        folder = "flight" if self.episode.task.startswith("flight.") else "miniwob"
-        page = self.episode.task.removeprefix("flight.")
-        page += "/wrapper.html" if folder == "flight" else ".html"
-        return "", f"http://{HOST}/{folder}/{page}"
+        name = self._tasks[derive_seed(task.seed, "which") % len(self._tasks)]
+        self.episode.task, is_flight = name, name.startswith("flight.")
+        has_clock = self._time_limit is not None or is_flight
+        turn_ms = None if has_clock else TURN_MS.get(name, 0)
+        self.settings = replace(self.settings, turn_ms=turn_ms)
+        page = f"flight/{name[7:]}/wrapper.html" if is_flight else f"miniwob/{name}.html"
+        return "", f"http://{HOST}/{page}"
 
     async def arrived(self, task: Task) -> None:
         is_game = self.episode.task == "tic-tac-toe"
@@ -195,7 +192,7 @@ class MiniWobEnv(WebEnv):
         Raises:
             ConfigError: The task has no expert.
         """
-        expert = experts().get(self.episode.task)
+        expert = EXPERTS.get(self.episode.task)
         if expert is None:
             raise ConfigError(f"{self.name} has no expert")
         name, arguments = expert(ExpertView(self.goal, self.view, tuple(self.episode.done)))
@@ -222,9 +219,9 @@ def pages() -> Folder:
     Raises:
         MissingExtraError: It is not installed.
     """
-    spec = importlib.util.find_spec("miniwob")
-    if spec is None or not spec.submodule_search_locations:
+    folder = package_folder("miniwob")
+    if folder is None:
         raise MissingExtraError(
             "MiniWoB tasks need the pages of the package miniwob: pip install --no-deps miniwob"
         )
-    return Folder(Path(spec.submodule_search_locations[0]) / "html")
+    return Folder(folder / "html")

@@ -20,7 +20,7 @@ from turngym.environments.web.settings import LOCAL, Settings
 from turngym.environments.web.sites.data import Data, read_data, read_queries
 from turngym.environments.web.sites.problems import Generator, SiteTasks, SiteWorld
 from turngym.environments.web.sites.program import Program, Slot
-from turngym.errors import SnapshotError, unknown_name
+from turngym.errors import SnapshotError, require_known
 from turngym.tasks.base import Task
 
 _MOST_WAITING = 4
@@ -99,8 +99,7 @@ class SiteEnv(ProblemWebEnv):
         max_chars: int = 6_000,
         **options: Unpack[WebOptions],
     ) -> None:
-        if kind not in SITES[self.site]:
-            raise unknown_name(f"kind of {self.site} task", kind, SITES[self.site])
+        require_known(f"kind of {self.site} task", kind, SITES[self.site])
         super().__init__(settings=settings or self.looks, max_chars=max_chars, **options)
         self.program.require()
         self.tasks = SiteTasks(self.site, kind, self.generator(kind), self.content)
@@ -170,10 +169,10 @@ class SiteEnv(ProblemWebEnv):
 
     def _take(self) -> Slot:
         """Return a server that waits, or a new one. In the browser's loop."""
-        assert self._host is not None
-        for one in reversed(self._host.kept):
+        kept = self._open_host().kept
+        for one in reversed(kept):
             if isinstance(one, Slot) and one.program is self.program:
-                self._host.kept.remove(one)
+                kept.remove(one)
                 return one
         return Slot(self.program)
 
@@ -191,8 +190,7 @@ class SiteEnv(ProblemWebEnv):
     # Snapshots: the data file, the storage and the address, and what was done on that page.
 
     async def get_state(self) -> SiteState:
-        assert self._host is not None
-        return await self._host.run(self._get_state())
+        return await self._open_host().run(self._get_state())
 
     async def set_state(self, state: SiteState) -> None:  # type: ignore[override]
         """Go back to ``state``; what the page itself remembers is done again.

@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from turngym.environments.web.sites.catalogue import PROGRAMS
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 
 
 def main(names: list[str]) -> int:
@@ -17,8 +17,7 @@ def main(names: list[str]) -> int:
         ConfigError: There is no such program.
     """
     for name in names or list(PROGRAMS):
-        if name not in PROGRAMS:
-            raise unknown_name("web application", name, PROGRAMS)
+        require_known("web application", name, PROGRAMS)
     with ThreadPoolExecutor(2) as pool:  # they wait for downloads most of the time
         list(pool.map(lambda name: PROGRAMS[name].install(), names or PROGRAMS))
     return 0

@@ -6,24 +6,10 @@ import math
 import re
 from itertools import product
 
-from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, fill, first
+from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, drag, fill, first
 from turngym.environments.web.miniwob.experts.clicking import ordinal
-from turngym.environments.web.observation import Element
 
 Place = tuple[int, int]
-
-
-def _place(shape: Element) -> Place:
-    """Return the middle of a shape."""
-    return shape.x + shape.width // 2, shape.y + shape.height // 2
-
-
-def _drag(start: Place, end: Place) -> Move:
-    return "drag_at", {"x": start[0], "y": start[1], "to_x": end[0], "to_y": end[1]}
-
-
-def _submit(page: ExpertView) -> Move:
-    return click(page.named("Submit", "button"))
 
 
 def _aim(page: ExpertView, target: Place) -> Move:
@@ -31,28 +17,24 @@ def _aim(page: ExpertView, target: Place) -> Move:
     dot = first(one for one in page.all("circle") if one.hint == "#blue-circle")
     if dot is None:
         return "click_at", {"x": target[0], "y": target[1]}
-    if _place(dot) == target:
-        return _submit(page)
+    if dot.center == target:
+        return page.submit()
     last = page.past[-1].arguments
     x, y = (
         int(last[axis]) + want - got
-        for axis, want, got in zip("xy", target, _place(dot), strict=True)
+        for axis, want, got in zip("xy", target, dot.center, strict=True)
     )
     return "click_at", {"x": x, "y": y}
 
 
-def _center(page: ExpertView) -> Move:
-    return _aim(page, _place(page.all("circle")[0]))
-
-
 def _midpoint(page: ExpertView) -> Move:
-    (ax, ay), (bx, by) = map(_place, page.all("circle")[:2])
+    (ax, ay), (bx, by) = (one.center for one in page.all("circle")[:2])
     return _aim(page, ((ax + bx) // 2, (ay + by) // 2))
 
 
 def _bisect(page: ExpertView) -> Move:
     """Click the pixel that cuts the angle best of all."""
-    vertex, *ends = map(_place, page.all("circle")[:3])
+    vertex, *ends = (one.center for one in page.all("circle")[:3])
     button = page.named("Submit", "button")
     bottom = 180 if button is None else button.y
     ways = [math.atan2(y - vertex[1], x - vertex[0]) for x, y in ends]
@@ -74,11 +56,11 @@ def _circle(page: ExpertView) -> Move:
     """
     mark = first(one for one in page.all("circle") if one.hint == "#circ")
     if page.past or mark is None:
-        return _submit(page)
-    (x, y), away, half = _place(mark), 30, 12
+        return page.submit()
+    (x, y), away, half = mark.center, 30, 12
     right, down = (1 if x < 80 else -1), (1 if y < 110 else -1)
     x, y = x + right * away, y + down * away
-    return _drag((x - right * half, y + down * half), (x + right * half, y - down * half))
+    return drag((x - right * half, y + down * half), (x + right * half, y - down * half))
 
 
 def _chase(page: ExpertView) -> Move:
@@ -90,7 +72,7 @@ def _chase(page: ExpertView) -> Move:
     if circle is None:
         return "wait", {}
     spot: list[int] = []
-    for axis, here in zip("xy", _place(circle), strict=True):
+    for axis, here in zip("xy", circle.center, strict=True):
         clicks = [float(one.arguments[axis]) for one in page.past if one.name == "click_at"]
         before = clicks[0] if clicks else float(here)
         for one in clicks[1:]:
@@ -104,11 +86,11 @@ def _cube(page: ExpertView) -> Move:
     wanted = page.quoted[0]
     active = [one.name for one in page.all("text") if one.about == "red"]
     if wanted in active:
-        return _submit(page)
+        return page.submit()
     x, y = 80, 110
     if wanted in "16":
-        return _drag((x, y), (x, y + (20 if wanted == "6" else -20)))
-    return _drag((x, y), (x + (20 if wanted in "45" else -20), y))
+        return drag((x, y), (x, y + (20 if wanted == "6" else -20)))
+    return drag((x, y), (x + (20 if wanted in "45" else -20), y))
 
 
 def _sort(page: ExpertView) -> Move:
@@ -119,12 +101,12 @@ def _sort(page: ExpertView) -> Move:
     new = _new_place(page.goal.removeprefix(f"Drag {items[old].name} "), old, columns, len(items))
     start, end = items[old].center, items[new].center
     if columns == 1:
-        return _drag(start, (end[0], end[1] + (4 if new > old else -4)))
+        return drag(start, (end[0], end[1] + (4 if new > old else -4)))
     # The list makes room before or behind what the mouse is on, by the way that it came.
     dx, dy = (4, 15) if new > old else (-15, -4)
     if (end[0] - start[0]) * (new - old) < 0:
         dx, dy = -18, 4
-    return _drag(start, (end[0] + dx, end[1] + dy))
+    return drag(start, (end[0] + dx, end[1] + dy))
 
 
 def _new_place(where: str, old: int, columns: int, number: int) -> int:
@@ -142,9 +124,7 @@ def _new_place(where: str, old: int, columns: int, number: int) -> int:
 
 def _sides(page: ExpertView) -> Move:
     shape = first(page.all("polygon"))
-    return click(
-        None if shape is None else page.named(shape.about.split(", ")[1].split(" ")[0], "button")
-    )
+    return click(None) if shape is None else page.submit(shape.about.split(", ")[1].split(" ")[0])
 
 
 _HOUR, _HALF_HOUR = 41, 20.5
@@ -161,7 +141,7 @@ def _calendar(page: ExpertView) -> Move:
     field = first(page.all("textbox"))
     if field is not None:
         name = page.quoted[0]
-        return fill(field, name) if field.value != name else click(page.named("Create", "button"))
+        return fill(field, name) if field.value != name else page.submit("Create")
     hours = [one for one in page.all("text") if re.fullmatch(r"\d+[ap]m", one.name)]
     number, unit, begin = re.findall(
         r"Create a ([\d.]+) (hour|min).* between (\d+[AP]M)", page.goal
@@ -183,11 +163,12 @@ def _calendar(page: ExpertView) -> Move:
         if abs(event.y - top) < 8:
             return click(event)
         y = int(page.past[-1].arguments["y"]) + top - event.y
-    return _drag((_LEFT, y), (_LEFT, y + max(1, height - round(_HALF_HOUR))))
+    return drag((_LEFT, y), (_LEFT, y + max(1, height - round(_HALF_HOUR))))
 
 
 AIMING: dict[str, Expert] = {
-    "bisect-angle": _bisect, "chase-circle": _chase, "circle-center": _center,
+    "bisect-angle": _bisect, "chase-circle": _chase, 
+    "circle-center": lambda page: _aim(page, page.all("circle")[0].center),
     "count-sides": _sides, "daily-calendar": _calendar, "drag-cube": _cube, "drag-items": _sort,
     "drag-items-grid": _sort, "draw-circle": _circle, "find-midpoint": _midpoint,
 }  # fmt: skip

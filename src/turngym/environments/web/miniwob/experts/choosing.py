@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, fill, first
+from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, fill_in, first
 from turngym.environments.web.miniwob.experts.clicking import ordinal
 
 _MONTHS = (
@@ -21,15 +21,12 @@ def _checkboxes(page: ExpertView) -> Move:
             wanted.remove(one.name)  # of two boxes with one name the first is as good a guess
             if "checked" not in one.states:
                 return click(one)
-    return click(page.named("Submit", "button"))
+    return page.submit()
 
 
 def _option(page: ExpertView) -> Move:
     wanted = re.findall(r"Select (.*) and click", page.goal)[0]
-    box = page.named(wanted, "radio")
-    if box is not None and "checked" not in box.states:
-        return click(box)
-    return click(page.named("Submit", "button"))
+    return page.tick(page.named(wanted, "radio"))
 
 
 def _list(page: ExpertView) -> Move:
@@ -43,26 +40,23 @@ def _list(page: ExpertView) -> Move:
         left = [] if box.value == wanted else [wanted]
     if left:
         return "select", {"mark": box.mark, "option": left[0]}
-    return click(page.named("Submit", "button"))
+    return page.submit()
 
 
 def _slider(page: ExpertView) -> Move:
     wanted = int(re.findall(r"Select (-?\d+)", page.goal)[0])
-    return _slide(page, [wanted]) or click(page.named("Submit", "button"))
+    return _slide(page, [wanted]) or page.submit()
 
 
 def _sliders(page: ExpertView) -> Move:
     wanted = [int(one) for one in re.findall(r"-?\d+", page.goal.split("[")[1])]
-    return _slide(page, wanted) or click(page.named("Submit", "button"))
+    return _slide(page, wanted) or page.submit()
 
 
 def _form_sequence(page: ExpertView) -> Move:
     wanted = int(re.findall(r"Select (-?\d+)", page.goal)[0])
-    move = _slide(page, [wanted])
-    if move is not None:
-        return move
     box = page.all("checkbox")[ordinal(page.goal) - 1]
-    return click(page.named("Submit", "button") if "checked" in box.states else box)
+    return _slide(page, [wanted]) or page.tick(box)
 
 
 def _slide(page: ExpertView, wanted: list[int]) -> Move | None:
@@ -82,7 +76,7 @@ def _spinner(page: ExpertView) -> Move:
     wanted = int(re.findall(r"Select (-?\d+)", page.goal)[0])
     field = first(page.all("spinbutton"))
     if field is None or int(field.value or 0) == wanted:
-        return click(page.named("Submit", "button"))
+        return page.submit()
     if page.view.focused != field.mark:
         return click(field)
     return "press", {"keys": "ArrowUp" if int(field.value or 0) < wanted else "ArrowDown"}
@@ -93,10 +87,7 @@ def _form_sequence_2(page: ExpertView) -> Move:
     radio = page.all("radio")[which["radio"] - 1]
     if "checked" not in radio.states:
         return click(radio)
-    field = page.all("textbox")[which["text"] - 1]
-    if field.value != page.quoted[0]:
-        return fill(field, page.quoted[0])
-    return click(page.named("Submit", "button"))
+    return fill_in((page.all("textbox")[which["text"] - 1], page.quoted[0])) or page.submit()
 
 
 def _form_sequence_3(page: ExpertView) -> Move:
@@ -104,7 +95,7 @@ def _form_sequence_3(page: ExpertView) -> Move:
     box = first(page.all("select"))
     if box is not None and box.value != wanted:
         return "select", {"mark": box.mark, "option": wanted}
-    return click(page.named(button, "button"))
+    return page.submit(button)
 
 
 def _date(page: ExpertView) -> Move:
@@ -112,7 +103,7 @@ def _date(page: ExpertView) -> Move:
     month, day, year = map(int, re.findall(r"(\d+)/(\d+)/(\d+)", page.goal)[0])
     field = page.hinted("#datepicker")
     if field is not None and field.value == f"{month:02}/{day:02}/{year}":
-        return click(page.named("Submit", "button"))
+        return page.submit()
     return pick_day(page, month, day) or click(field)
 
 
@@ -152,10 +143,7 @@ def fulfil(page: ExpertView, wish: Wish) -> Move:
     send = page.hinted(f"#send-{wish.what}")
     if send is not None:
         fields = [one for one in page.all("textbox") if "#forward-text" not in one.hint]
-        field = first(fields)
-        if field is not None and field.value != wish.detail:
-            return fill(field, wish.detail)
-        return click(send)
+        return fill_in((first(fields), wish.detail)) or click(send)
     lines = list(page.elements)
     opened = page.named(wish.what.capitalize())
     if page.hinted("#close-email") is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, first
 from turngym.environments.web.observation import Element
@@ -56,7 +57,7 @@ def _widget(page: ExpertView) -> Move:
 
 def _greatest(page: ExpertView) -> Move:
     if page.count("click"):
-        return click(page.named("Submit", "button"))
+        return page.submit()
     cards = [one for one in page.all("text") if re.fullmatch(r"-?\d+", one.name)]
     return click(max(cards, key=lambda one: int(one.name)))
 
@@ -69,8 +70,7 @@ def _odd_or_even(page: ExpertView) -> Move:
     ):
         if one.role == "text" and re.fullmatch(r"-?\d+", one.name):
             wanted.append(before if int(one.name) % 2 else after)
-    pressed = page.count("click")
-    return click(wanted[pressed] if pressed < len(wanted) else page.named("Submit", "button"))
+    return page.click_all(wanted)
 
 
 def _ticket(page: ExpertView) -> Move:
@@ -91,10 +91,8 @@ def _phone_book(page: ExpertView) -> Move:
     name, kind = re.findall(r"Find (.+) in the .* click on their (\w+)", page.goal)[0]
     if page.named(name, "heading") is None:
         return click(page.named(">"))
-    label = {"phone": "Phone:", "email": "Email:", "address": "Address:"}[kind]
-    lines = list(page.elements)
-    place = next(i for i, one in enumerate(lines) if one.name.strip() == label)
-    return click(lines[place + 1])
+    label = f"{kind.capitalize()}:"
+    return click(next(after for one, after in pairwise(page.elements) if one.name.strip() == label))
 
 
 def _social(page: ExpertView) -> Move:
@@ -121,14 +119,10 @@ def _social_many(page: ExpertView) -> Move:
     posts = _posts(page, user)
     posts = posts[: int(number[0])] if number else posts
     hint = "." + page.quoted[0].lower()
-    done = page.count("click")
-    if done < len(posts):
-        return click(next(one for one in posts[done] if hint in one.hint))
-    return click(page.named("Submit", "button"))
+    return page.click_all([first(one for one in post if hint in one.hint) for post in posts])
 
 
 def _posts(page: ExpertView, user: str) -> list[list[Element]]:
-    """Return the lines of each post of ``user``."""
     posts: list[list[Element]] = []
     is_theirs = False
     for one in page.elements:
@@ -185,18 +179,13 @@ def _food(page: ExpertView) -> Move:
             kinds.add(one.name)
         elif one.name == "+":
             adders.append((name, kinds, one))
-    done = page.count("click")
     if page.goal.startswith("Order one"):
         wanted = [part.strip() for part in page.goal.split(":", 1)[1].split(",")]
         chosen = [adder for dish, _, adder in adders if dish in wanted]
     else:
         number, kind = re.findall(r"Order (\d+) items that are (.+)", page.goal)[0]
         chosen = [adder for _, kinds, adder in adders if kind in kinds][:1] * int(number)
-    return click(chosen[done] if done < len(chosen) else page.named("Order!", "button"))
-
-
-def _one_two(page: ExpertView) -> Move:
-    return click(page.named("TWO" if page.count("click") else "ONE"))
+    return page.click_all(chosen, then="Order!")
 
 
 def ordinal(text: str) -> int:
@@ -207,7 +196,9 @@ def ordinal(text: str) -> int:
 
 CLICKING: dict[str, Expert] = {
     "buy-ticket": _ticket, "click-button": _named_in_quotes,
-    "click-button-sequence": _one_two,
+    "click-button-sequence": lambda page: click(
+        page.named("TWO" if page.count("click") else "ONE")
+    ),
     "click-collapsible": _collapsible, "click-collapsible-2": _link_in_tabs,
     "click-collapsible-2-nodelay": _link_in_tabs, "click-collapsible-nodelay": _collapsible,
     "click-color": _color, "click-dialog": lambda page: click(page.named("Close", "button")),

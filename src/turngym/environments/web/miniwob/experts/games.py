@@ -17,7 +17,7 @@ def _number(page: ExpertView) -> Move:
     shown = first(one for one in page.all("text") if re.fullmatch(r"-?\d+", one.name))
     if shown is None or not _is_wanted(int(shown.name), page.goal):
         return click(page.named("Generate", "button"))
-    return click(page.named("Submit", "button"))
+    return page.submit()
 
 
 def _is_wanted(number: int, goal: str) -> bool:
@@ -244,7 +244,7 @@ def _simon(page: ExpertView) -> Move:
     said = [mark for mark, _ in groupby(one.arguments.get("mark") for one in watched)]
     order = [int(mark) for mark in said if mark is not None]
     pressed = page.count("click")
-    return click(page.view.find(order[pressed]) if pressed < len(order) else None)
+    return click(first(one for one in page.elements if one.mark in order[pressed : pressed + 1]))
 
 
 def _moving(page: ExpertView) -> Move:

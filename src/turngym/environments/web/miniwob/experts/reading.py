@@ -53,9 +53,7 @@ def _synonyms(page: ExpertView) -> Move:
     asked = re.findall(r"similar to (.*) and click", page.goal)[0].split(", ")
     meant = frozenset[str]().union(*(words for words in _LIKE if words & set(asked)))
     boxes = (one for one in page.all("checkbox") if one.name in meant)
-    return click(
-        first(one for one in boxes if "checked" not in one.states) or page.named("Submit", "button")
-    )
+    return page.tick(first(one for one in boxes if "checked" not in one.states))
 
 
 def _button_delay(page: ExpertView) -> Move:

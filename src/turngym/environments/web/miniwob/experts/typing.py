@@ -1,22 +1,24 @@
-"""Experts of tasks that ask for text in fields."""
+"""Experts of tasks that ask for text in fields, and of the forms of two airlines."""
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
+from typing import Any
 
-from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, fill, first
+from turngym.environments.web.expert_view import (
+    Expert,
+    ExpertView,
+    Move,
+    click,
+    fill,
+    fill_in,
+    first,
+)
 from turngym.environments.web.miniwob.experts.choosing import pick_day
 from turngym.environments.web.miniwob.experts.clicking import ordinal
 from turngym.environments.web.observation import Element
-
-
-def _fields(page: ExpertView, *pairs: tuple[Element | None, str]) -> Move | None:
-    """Fill the first field that does not hold its text yet; None when all do."""
-    for field, text in pairs:
-        if field is not None and field.value not in (text, "*" * len(text)):
-            return fill(field, text)
-    return None
 
 
 def _submit(page: ExpertView) -> Move:
@@ -29,7 +31,7 @@ def _submit(page: ExpertView) -> Move:
 
 def _one_field(page: ExpertView, text: str, field: Element | None = None) -> Move:
     field = field or first(page.all("textbox", "date", "time", "spinbutton"))
-    return _fields(page, (field, text)) or _submit(page)
+    return fill_in((field, text)) or _submit(page)
 
 
 def _quoted(page: ExpertView) -> Move:
@@ -43,19 +45,14 @@ def _cased(page: ExpertView) -> Move:
 
 def _password(page: ExpertView) -> Move:
     word = page.quoted[0]
-    return _fields(page, *((field, word) for field in page.all("textbox"))) or _submit(page)
+    return fill_in(*((field, word) for field in page.all("textbox"))) or _submit(page)
 
 
 def _login(page: ExpertView) -> Move:
     user, password = page.quoted[:2]
     pairs = (page.hinted("#username"), user), (page.hinted("#password"), password)
-    return _close_popup(page) or _fields(page, *pairs) or _submit(page)
-
-
-def _close_popup(page: ExpertView) -> Move | None:
-    """Send away what lies above the form."""
-    cancel = page.named("Cancel", "button") or page.hinted("#popup-cancel")
-    return click(cancel) if cancel is not None else None
+    popup = page.named("Cancel", "button") or page.hinted("#popup-cancel")  # above the form
+    return click(popup) if popup is not None else fill_in(*pairs) or _submit(page)
 
 
 def _date(page: ExpertView) -> Move:
@@ -87,7 +84,7 @@ def _scroll(page: ExpertView) -> Move:
     is_at_end = any("nothing more to scroll" in note for note in page.view.notes)
     if area is not None and not is_at_end:
         return "scroll_in", {"direction": way, "mark": area.mark}
-    return click(page.named("Submit", "button"))
+    return page.submit()
 
 
 def _agreement(page: ExpertView) -> Move:
@@ -98,7 +95,7 @@ def _agreement(page: ExpertView) -> Move:
     if field is not None and "disabled" in field.states and area is not None:
         return "scroll_in", {"direction": "down", "mark": area.mark}
     name, button = re.findall(r'name "(.*?)" then press "(.*?)"', page.goal)[0]
-    return _fields(page, (field, name)) or click(page.named(button, "button"))
+    return fill_in((field, name)) or page.submit(button)
 
 
 def _transform(page: ExpertView) -> Move:
@@ -113,7 +110,7 @@ def _copy(page: ExpertView) -> Move:
     target = page.hinted("#answer-input")
     steps: list[Move] = [
         click(source), ("press", {"keys": "Control+A"}), ("press", {"keys": "Control+C"}),
-        click(target), ("press", {"keys": "Control+V"}), click(page.named("Submit", "button")),
+        click(target), ("press", {"keys": "Control+V"}), page.submit(),
     ]  # fmt: skip
     return steps[min(len(page.past), len(steps) - 1)]
 
@@ -124,7 +121,7 @@ def _complete(page: ExpertView) -> Move:
     end = page.quoted[1] if len(page.quoted) > 1 else ""
     field = first(page.all("textbox", "combobox", "searchbox"))
     if field is not None and field.value.startswith(begin) and field.value.endswith(end) and end:
-        return click(page.named("Submit", "button"))
+        return page.submit()
     if not page.count("type"):
         return fill(field, begin)
     proposals = [
@@ -137,7 +134,7 @@ def _complete(page: ExpertView) -> Move:
     ]
     if proposals and not page.count("click"):
         return click(proposals[0])
-    return click(page.named("Submit", "button")) if page.count("click") else ("wait", {})
+    return page.submit() if page.count("click") else ("wait", {})
 
 
 def _table(page: ExpertView) -> Move:
@@ -152,7 +149,7 @@ def _table_2(page: ExpertView) -> Move:
         for one, after in pairwise(lines)
         if one.role == "text" and after.role == "textbox" and one.name.rstrip(":") in rows
     ]
-    return _fields(page, *pairs) or _submit(page)
+    return fill_in(*pairs) or _submit(page)
 
 
 def _rows(page: ExpertView) -> dict[str, str]:
@@ -185,9 +182,8 @@ def _sum(page: ExpertView, pattern: str) -> tuple[str, ...]:
 def _search(page: ExpertView) -> Move:
     """Search, turn to the page of the wanted result, and click it."""
     place = ordinal(page.goal.split("click the")[1]) - 1
-    field = page.hinted("#search-text")
-    if field is not None and field.value != page.quoted[0]:
-        return fill(field, page.quoted[0])
+    if move := fill_in((page.hinted("#search-text"), page.quoted[0])):
+        return move
     links = page.all("link")
     titles = [one for one in links if not re.fullmatch(r"[<>]|\d|First|Last|Prev|Next", one.name)]
     if not titles:
@@ -201,7 +197,7 @@ def _search(page: ExpertView) -> Move:
 def _guess(page: ExpertView) -> Move:
     """Try one number after the other."""
     if page.past and page.past[-1].name == "type":
-        return click(page.named("Submit", "button"))
+        return page.submit()
     return fill(first(page.all("spinbutton", "textbox")), str(page.count("type") % 10))
 
 
@@ -217,7 +213,7 @@ def _movies(page: ExpertView) -> Move:
         for label, field in pairwise(lines)
         if field.role == "textbox" and label.role != "textbox"
     ]
-    return _fields(page, *pairs) or _submit(page)
+    return fill_in(*pairs) or _submit(page)
 
 
 def _value_for(one: Element, wanted: dict[str, str]) -> str:
@@ -231,16 +227,17 @@ def _terminal(page: ExpertView) -> Move:
     field = page.hinted("#terminal-target")
     if not page.past:
         return click(field)
-    if not any(one.name == "submit" for one in page.past):
-        return "submit", {"mark": field.mark if field else 0, "text": "ls"}
-    text = " ".join(one.name for one in page.all("text")[4:])
-    ending = re.findall(r"extension (\.\w+)", page.goal)
-    files = [
-        one
-        for one in text.split()
-        if (one.endswith(ending[0]) if ending else "." not in one and one not in ("ls", "user$"))
-    ]
-    return "submit", {"mark": field.mark if field else 0, "text": f"rm {files[0] if files else ''}"}
+    command = "ls"
+    if page.count("submit"):
+        text = " ".join(one.name for one in page.all("text")[4:])
+        ending = re.findall(r"extension (\.\w+)", page.goal)
+        files = (
+            one
+            for one in text.split()
+            if (one.endswith(*ending) if ending else "." not in one and one not in ("ls", "user$"))
+        )
+        command = f"rm {next(files, '')}"
+    return "submit", {"mark": field.mark if field else 0, "text": command}
 
 
 def _flight(page: ExpertView) -> Move:
@@ -276,7 +273,126 @@ def _flight(page: ExpertView) -> Move:
     return click(page.named("Search", "button"))
 
 
+# The forms of two airlines.
+
+
+_CODES = {
+    "Austin": "AUS", "Boston": "BOS", "Dallas": "DFW", "Denver": "DEN", "Las Vegas": "LAS",
+    "Los Angeles": "LAX", "New York": "NYC", "Portland": "PDX", "San Diego": "SAN",
+    "San Francisco": "SFO", "Washington DC": "WAS",
+}  # fmt: skip
+"""What the airlines of the world call a city."""
+_AIRPORTS = {"Dallas": "DAL-Love", "New York": "All Airports", "Portland": ", OR",
+             "Washington DC": "All Airports"}  # fmt: skip
+"""Which one is meant of a city with several."""
+
+
+def _american(page: ExpertView) -> Move:
+    """Fill in the form of American Airlines: cities by their codes, days in a calendar."""
+    wanted: dict[str, Any] = json.loads(page.goal)
+    month = _index(page, "March 2017")
+    if month is not None:
+        is_departure = page.named("Depart", "heading") is not None
+        day = wanted["Departure Day" if is_departure else "Returning Day"]
+        return click(_after(page, month, str(day)))
+    for begin, key in (("From", "Departure City"), ("To", "Destination City")):
+        field, code = _field(page, begin), _CODES[wanted[key]]
+        proposal = first(one for one in page.all("text") if one.name.startswith(f"{code} - "))
+        if proposal is not None:
+            return click(proposal)
+        if field is not None and field.value != code:
+            return fill(field, code)
+    for begin in ("Depart", "Return"):
+        field = _field(page, begin)
+        if field is not None and not field.value:
+            return click(field)
+    return page.submit("Search")
+
+
+def _alaska(page: ExpertView) -> Move:
+    """Fill in the form of Alaska Airlines, where most has a sign or a list of its own."""
+    wanted: dict[str, Any] = json.loads(page.goal)
+    back = wanted.get("Returning Day")
+    month = _index(page, "March 2017")
+    if month is not None:
+        return _pick(page, month, wanted)
+    for begin, key in (("From", "Departure City"), ("To", "Destination City")):
+        move = _city(page, begin, wanted[key])
+        if move is not None:
+            return move
+    returning = page.named("Return", "textbox")
+    if back is None and returning is not None:
+        return click(page.named("One-way"))
+    for field in (page.named("Depart", "textbox"), returning):
+        if field is not None and not field.value:
+            return click(field)
+    minus = _index(page, "-")
+    if minus is not None:
+        # On a slow machine a click may show late, and be followed by one too many.
+        missing = int(wanted.get("Passengers", 1)) - int(page.elements[minus + 1].name)
+        if missing:
+            return click(page.named("+" if missing > 0 else "-"))
+    if wanted.get("Seat type") == "First":
+        move = _first_class(page)
+        if move is not None:
+            return move
+    return page.submit("Find Flights")
+
+
+def _city(page: ExpertView, begin: str, city: str) -> Move | None:
+    """Type the city and take what is proposed for it; None when it is there."""
+    field = page.named(begin, "textbox")
+    if field is None or ("(" in field.value and _name(city) in field.value):
+        return None
+    if field.value != city:
+        return fill(field, city)
+    sign = _AIRPORTS.get(city, "")
+    proposals = [one for one in page.all("item", "text") if one.name.startswith(_name(city))]
+    proposal = first(one for one in proposals if "(" in one.name and sign in one.name)
+    # A page that was slow may have missed the keys, and would never propose anything.
+    is_missed = proposal is None and all(one.name == "wait" for one in page.past[-5:])
+    return fill(field, city) if is_missed else click(proposal)
+
+
+def _name(city: str) -> str:
+    """Return how the list of airports begins for a city."""
+    return "Washington, DC" if city == "Washington DC" else f"{city}, "
+
+
+def _pick(page: ExpertView, month: int, wanted: dict[str, Any]) -> Move:
+    """Click the day, and then what closes the calendar."""
+    title = page.elements[month - 1].name
+    key = "Departure Day" if "departure" in title else "Returning Day"
+    day = _after(page, month, str(wanted[key]))
+    if day is not None and day.mark not in page.clicked:
+        return click(day)
+    return click(page.named("Done"))
+
+
+def _first_class(page: ExpertView) -> Move | None:
+    label = page.named("First", "text")
+    if label is None:
+        return click(page.named("More search options"))
+    before = page.elements[page.elements.index(label) - 1]
+    return None if "current" in before.hint else click(label)
+
+
+def _field(page: ExpertView, begin: str) -> Element | None:
+    return first(one for one in page.all("textbox") if one.name.startswith(begin))
+
+
+def _index(page: ExpertView, name: str) -> int | None:
+    return next((i for i, one in enumerate(page.elements) if one.name == name), None)
+
+
+def _after(page: ExpertView, index: int, name: str) -> Element | None:
+    """Return the first link called ``name`` after a line."""
+    rest = page.elements[index + 1 :]
+    return first(one for one in rest if one.role == "link" and one.name == name)
+
+
 TYPING: dict[str, Expert] = {
+    "flight.AA": _american, "flight.Alaska": _alaska, "flight.Alaska-auto": _alaska,
     "book-flight": _flight, "book-flight-nodelay": _flight, "copy-paste": _copy,
     "copy-paste-2": _copy, "enter-date": _date, "enter-password": _password, "enter-text": _quoted,
     "enter-text-2": _cased, "enter-text-dynamic": _quoted, "enter-time": _time, "find-word": _word,

@@ -178,7 +178,6 @@ def _lock(data: Data, rng: Random) -> Made:
 
 
 def _unlock(data: Data, rng: Random) -> Made:
-    """Unlock a topic and reply to it."""
     topic, text = rng.choice(data.all("topics", status=_LOCKED)), rng.choice(_TEXTS)
     topic["status"] = _OPEN
     goal = f'Unlock the topic "{topic["subject"]}" and reply to it with the message "{text}".'

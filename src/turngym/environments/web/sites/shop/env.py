@@ -334,7 +334,6 @@ def _stock(data: Data, rng: Random) -> Made:
 
 
 def _compare(data: Data, rng: Random) -> Made:
-    """Compare prices on three pages."""
     categories = rng.sample(_CATEGORIES, 3)
     rows = [rng.choice(data.all("products", category=name)) for name in categories]
     best = min(rows, key=lambda row: float(row["price"]))["product"]

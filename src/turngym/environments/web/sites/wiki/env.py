@@ -41,7 +41,6 @@ _VILLAGE, _LIGHT = "is a village on", "is a lighthouse"
 
 
 def _look_up(title: str) -> Stage:
-    """Go to a page by its name."""
 
     def stage(page: ExpertView) -> Move:
         box = page.named(_SEARCH, "searchbox")
@@ -55,7 +54,6 @@ def _action(name: str) -> Stage:
 
 
 def _write(text: str) -> Stage:
-    """Replace what is in the editor."""
     return lambda page: fill(page.named(_EDITOR, "textbox"), text.replace("\n", "\\n"))
 
 
