@@ -14,6 +14,7 @@ if [[ ! -e $root/.made ]]; then
   touch "$root/.made"
 fi
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+echo "127.0.0.1 localhost $(hostname)" > "$root/etc/hosts"
 test -d "$root/root/turngym" || git clone -q "$source" "$root/root/turngym"
 git -C "$root/root/turngym" fetch -q "$source" HEAD && git -C "$root/root/turngym" checkout -q FETCH_HEAD
 mapfile -t pip < <(env | grep '^PIP_' || true)

@@ -25,7 +25,7 @@ nodes        Ray: nodes with environments and engines taken away under load, the
 trackers     runs tracked by the real wandb, Trackio and MLflow, and spans to a real OTLP endpoint, all offline
 damage       damage every file of a run in every way: named or harmless, never a traceback
 wheel        build sdist and wheel into dist/, install the wheel where nothing else is, and use it
-oldest       the unit tests on the oldest releases that pyproject.toml allows; gigabytes, torch 2.5 is a CUDA build
+oldest       the unit tests on the oldest releases that pyproject.toml allows; gigabytes, torch is a CUDA build
 fresh        make demo and make test on a bare Debian (RELEASE=trixie or sid, FOLDER=/tmp/fresh); root, an hour
 '
 

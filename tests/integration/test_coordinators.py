@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def check_groups(run: Path, config: TrainConfig) -> None:
     groups, size = config.rollout.groups_per_step, config.rollout.group_size
     steps: dict[int, list[int]] = {}
     for number, path in enumerate(find_ledgers(run)):
-        with sqlite3.connect(path) as db:
+        with closing(sqlite3.connect(path)) as db, db:
             for index, text, env_seed in db.execute("SELECT id, task, env_seed FROM groups"):
                 assert index % 2 == number
                 task = runner.pool.task(index % 23)

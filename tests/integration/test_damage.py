@@ -14,6 +14,7 @@ import signal
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -351,7 +352,7 @@ def test_a_packed_turn_that_is_damaged_stops_the_resumption_and_is_named(
     """Where no digest says so: the ledger was written to by another program."""
     run = trained(settings, "overlap.toml", tmp_path / "run", stop=True)
     (run / "digests.json").unlink()
-    with sqlite3.connect(run / "ledger.sqlite") as db:
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as db, db:
         db.execute("UPDATE turns SET packed = zeroblob(9)")
     capsys.readouterr()
     assert main(["train", str(settings / "overlap.toml"), "--out", str(run)]) == 2

@@ -1,6 +1,7 @@
 """Statements that are grouped leave the very ledger that they leave one by one."""
 
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 from hypothesis import given
@@ -30,17 +31,19 @@ OPERATIONS = st.one_of(
 
 
 def left(operations: list[sql.Operation], *, grouped: bool) -> list[list[Any]]:
-    db = sqlite3.connect(":memory:")
-    db.executescript(sql.SCHEMA)
-    for group in range(2):
-        for member in range(2):
-            db.execute(sql.CREATE_SAMPLE, (group, member))
-            db.execute(sql.START, (group, member, 0, 0, 1))
-            db.execute(sql.FENCE, (group, member, 0))
-    for statement, row in sql.grouped(operations) if grouped else operations:
-        db.execute(statement, row)
-    tables = ("samples", "tries", "turns")
-    return [db.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4").fetchall() for table in tables]
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(sql.SCHEMA)
+        for group in range(2):
+            for member in range(2):
+                db.execute(sql.CREATE_SAMPLE, (group, member))
+                db.execute(sql.START, (group, member, 0, 0, 1))
+                db.execute(sql.FENCE, (group, member, 0))
+        for statement, row in sql.grouped(operations) if grouped else operations:
+            db.execute(statement, row)
+        tables = ("samples", "tries", "turns")
+        return [
+            db.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3, 4").fetchall() for name in tables
+        ]
 
 
 @given(st.lists(OPERATIONS, max_size=60))

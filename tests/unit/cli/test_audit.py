@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tampered(account: Path, tmp_path: Path, *statements: str) -> Path:
     path = tmp_path / "ledger.sqlite"
     path.write_bytes((account / "ledger.sqlite").read_bytes())
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         for statement in statements:
             assert db.execute(statement).rowcount > 0
     return tmp_path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def opened(ledger: Ledger) -> None:
 
 
 def rows(path: Path, query: str) -> list[Any]:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         return db.execute(query).fetchall()
 
 
@@ -95,7 +96,7 @@ def test_something_else_is_not_taken_for_a_ledger(tmp_path: Path) -> None:
 
 def test_a_newer_ledger_is_refused(tmp_path: Path) -> None:
     Ledger(tmp_path / "l").abandon()
-    with sqlite3.connect(tmp_path / "l") as db:
+    with closing(sqlite3.connect(tmp_path / "l")) as db, db:
         db.execute("UPDATE meta SET value = 'turngym.ledger 99' WHERE key = 'format'")
     with pytest.raises(RecordError, match="version 99 is newer than 1; upgrade turngym"):
         Ledger(tmp_path / "l")

@@ -195,8 +195,9 @@ async def test_the_same_over_http() -> None:
         assert listed["result"]["tools"][0]["name"] == "go"
         call |= {"method": "tools/call", "params": {"name": "go", "arguments": {"direction": "up"}}}
         assert (await asyncio.to_thread(post, url, "/mcp", call))["result"]["isError"]
-        with pytest.raises(urllib.error.HTTPError, match="400"):
+        with pytest.raises(urllib.error.HTTPError, match="400") as refused:
             await asyncio.to_thread(post, url, "/reset", {"indx": 3})
+        refused.value.close()
 
 
 async def test_a_server_is_an_environment_of_ours_and_plays_the_same() -> None:

@@ -49,7 +49,7 @@ class Sum(AnswerProblem):
 
 
 def test_a_sum_of_weights_that_misses_one_by_its_rounding_is_one() -> None:
-    below = sum([0.1] * 10)
+    below = 1 - 2**-53
     assert below != 1
     assert JudgeResult(score=below, parts={"all": 1 + 2e-16, "none": -1e-17}) == JudgeResult(
         score=1.0, parts={"all": 1.0, "none": 0.0}

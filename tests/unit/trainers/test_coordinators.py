@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,7 +239,7 @@ def two_ledgers(folder: Path) -> Path:
         path = folder / f"{PART_FOLDER}{number}" / "ledger.sqlite"
         path.parent.mkdir()
         run_audited(scenario(steps=2, profile={"raise_share": 0.05}, seed=number), path)
-        with sqlite3.connect(path) as db:
+        with closing(sqlite3.connect(path)) as db, db:
             for table in ("groups", "samples", "tries", "turns", "uses"):
                 name = "id" if table == "groups" else "grp"
                 db.execute(f"UPDATE {table} SET {name} = -(2 * {name} + {number}) - 1")
@@ -272,7 +272,7 @@ def test_audit_finds_what_is_wrong_in_one_of_them(
     tmp_path: Path, statement: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = two_ledgers(tmp_path)
-    with sqlite3.connect(run / "coordinator-1" / "ledger.sqlite") as db:
+    with closing(sqlite3.connect(run / "coordinator-1" / "ledger.sqlite")) as db, db:
         assert db.execute(statement).rowcount == 1
     assert main(["audit", str(run)]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -332,7 +332,7 @@ def test_a_coordinator_that_died_alone_keeps_what_a_later_crash_takes_back(tmp_p
         return [[group.index for group in batch.groups] for batch in batches]
 
     def states() -> list[tuple[int, str]]:
-        with sqlite3.connect(path) as db:
+        with closing(sqlite3.connect(path)) as db, db:
             return db.execute("SELECT step, state FROM steps ORDER BY step").fetchall()
 
     first = run_virtually(play(path, 0, None, 2))  # no checkpoint; killed while update 1 trains

@@ -66,7 +66,7 @@ _FULL_STOP = re.compile(r"(?<=\w)\.$")
 # Bounds on the work that one text can cause: a model that repeats itself sends a megabyte of "{".
 _MAX_LINE_CHARS = 10_000
 _MAX_KNOWN_TEXTS, _MAX_KNOWN_CHARS = 1_024, 200
-_MAX_BROKEN_OBJECTS = 1_000
+_MAX_BROKEN_CHARS, _LEAST_CHARS = 1_000_000, 1_000
 
 
 class Commands:
@@ -401,14 +401,15 @@ def _last_line(text: str) -> str:
 
 def _last_call(text: str) -> dict[str, Any] | None:
     """Return the last JSON object in ``text`` that has a name, or None."""
-    found, broken = None, 0
+    found, broken = None, 0  # characters that were read for nothing: deep objects are all read
     start = _OBJECT.search(text)
-    while start is not None and broken < _MAX_BROKEN_OBJECTS:
+    while start is not None and broken < _MAX_BROKEN_CHARS:
         try:
             value, end = _DECODER.raw_decode(text, start.start())
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
             end = start.start() + 1
-            broken += 1
+            at = len(text) if isinstance(error, RecursionError) else getattr(error, "pos", end)
+            broken += max(_LEAST_CHARS, at - end)
         else:
             if isinstance(value.get("name"), str):
                 found = value

@@ -215,8 +215,15 @@ def _command(action: Any, infos: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _logic() -> Any:
+    from textworld.envs.pddl import textgen
     from textworld.envs.pddl.logic import GameLogic
 
+    def derive(symbol: Any, context: Any = None) -> list[Any]:
+        """Evaluate an expression of the grammar; the engine's own way ended with Python 3.13."""
+        variables = (context or symbol.context)["variables"]
+        return [textgen.TerminalSymbol(eval(symbol.expression, vars(textgen), dict(variables)))]
+
+    textgen.EvalSymbol.derive = derive
     folder = package_folder("alfworld")  # importing it would create a cache folder in the home
     assert folder is not None  # one of ``modules``
     data = folder / "data"

@@ -125,8 +125,7 @@ pid = int(sys.argv[1])
 if libc.ptrace(16, pid, None, None) == 0:
     os.waitpid(pid, 0x40000000); libc.ptrace(17, pid, None, None); print("traced", pid)
 target = int(sys.argv[2])
-class Part(ctypes.Structure):
-    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+Part = ctypes.c_size_t * 2  # an iovec: base and length
 space = ctypes.create_string_buffer(8)
 here, there = Part(ctypes.addressof(space), 8), Part(8, 8)
 ctypes.set_errno(0)

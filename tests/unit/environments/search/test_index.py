@@ -1,5 +1,6 @@
 import json
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_a_build_that_was_killed_goes_on_and_ends_the_same(tmp_path, monkeypatch
     again = build_index(source, tmp_path / "ix")
     assert (again.num_documents, again.sha256) == (10, whole.sha256)
     assert [r.document.id for r in seen] == ["d6", "d7", "d8", "d9"]
-    with sqlite3.connect(tmp_path / "ix" / "documents.sqlite") as database:
+    with closing(sqlite3.connect(tmp_path / "ix" / "documents.sqlite")) as database, database:
         rows = "SELECT id FROM documents ORDER BY number"
         assert [r[0] for r in database.execute(rows)] == [f"d{i}" for i in range(10)]
     database.close()

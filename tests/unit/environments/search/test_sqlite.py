@@ -100,7 +100,7 @@ def test_frequent_words_are_left_out_of_the_second_step(monkeypatch):
 
 def test_threads_get_the_same_results(backend, tmp_path):
     file = tmp_path / "index.sqlite"
-    with sqlite3.connect(file) as target:
+    with closing(sqlite3.connect(file)) as target, target:
         backend._shared.backup(target)
     target.close()
     on_disk = SqliteBackend(file)

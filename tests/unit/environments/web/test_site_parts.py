@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from random import Random
 
@@ -29,22 +30,29 @@ from turngym.environments.web.sites.wiki.env import WikiEnv
 from turngym.tasks.problem import judge
 
 
-def shelf() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:")
-    connection.executescript(
-        """CREATE TABLE book (id INTEGER PRIMARY KEY, title TEXT, pages INTEGER);
-        CREATE TABLE visit (at TEXT); CREATE TABLE owner (name TEXT);
-        INSERT INTO book VALUES (1, 'Moss', 80), (2, 'Fern', 120);
-        INSERT INTO owner VALUES ('ada');"""
-    )
-    return connection
+@pytest.fixture
+def shelf() -> Iterator[Callable[[], sqlite3.Connection]]:
+    """Opens databases of two books, closed when the test is over."""
+    with ExitStack() as opened:
+
+        def open_one() -> sqlite3.Connection:
+            connection = opened.enter_context(closing(sqlite3.connect(":memory:")))
+            connection.executescript(
+                """CREATE TABLE book (id INTEGER PRIMARY KEY, title TEXT, pages INTEGER);
+                CREATE TABLE visit (at TEXT); CREATE TABLE owner (name TEXT);
+                INSERT INTO book VALUES (1, 'Moss', 80), (2, 'Fern', 120);
+                INSERT INTO owner VALUES ('ada');"""
+            )
+            return connection
+
+        yield open_one
 
 
 QUERIES = {"books": "SELECT title, pages FROM book"}
 IGNORED = ("book", "visit")
 
 
-def test_data_is_equal_whatever_the_order_and_the_numbers_of_rows():
+def test_data_is_equal_whatever_the_order_and_the_numbers_of_rows(shelf):
     one, two = shelf(), shelf()
     two.execute("UPDATE book SET id = 9 WHERE id = 1")
     two.execute("INSERT INTO visit VALUES ('today')")
@@ -56,7 +64,7 @@ def test_data_is_equal_whatever_the_order_and_the_numbers_of_rows():
     ]
 
 
-def test_a_table_that_no_query_stands_for_counts_whole():
+def test_a_table_that_no_query_stands_for_counts_whole(shelf):
     one, two = shelf(), shelf()
     two.execute("UPDATE owner SET name = 'ben'")
     assert read_data(one, QUERIES, ignored=IGNORED) != read_data(two, QUERIES, ignored=IGNORED)

@@ -14,7 +14,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -96,15 +96,18 @@ class SqliteBackend:
         """
         need_fts5()
         connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-        connection.execute("PRAGMA synchronous=OFF")
-        connection.execute("BEGIN")
-        connection.execute(DOCUMENTS_SCHEMA)
-        insert_documents(connection, documents)
-        connection.execute(FTS_SCHEMA)
-        connection.execute("INSERT INTO fts(fts) VALUES ('rebuild')")
-        connection.execute("COMMIT")
-        self = cls.__new__(cls)
-        self._setup("", shared=connection)
+        with ExitStack() as undo:
+            undo.callback(connection.close)
+            connection.execute("PRAGMA synchronous=OFF")
+            connection.execute("BEGIN")
+            connection.execute(DOCUMENTS_SCHEMA)
+            insert_documents(connection, documents)
+            connection.execute(FTS_SCHEMA)
+            connection.execute("INSERT INTO fts(fts) VALUES ('rebuild')")
+            connection.execute("COMMIT")
+            self = cls.__new__(cls)
+            self._setup("", shared=connection)
+            undo.pop_all()
         return self
 
     def _setup(self, uri: str, *, shared: sqlite3.Connection | None) -> None:
