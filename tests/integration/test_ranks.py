@@ -43,7 +43,7 @@ def said(number: int, *arguments: str | Path) -> Any:
     """Return what rank 0 of a group says, which ends well."""
     done = ranks(number, *arguments)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])  # Gloo of torch 2.9 prints before it
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_a_rank_that_dies_within_a_step_ends_the_others() -> None:
     began = time.monotonic()
     done = ranks(2, "fail", "die")
     assert done.returncode == 7
-    assert "a rank of the learner is gone" in json.loads(done.stdout)["error"]
+    assert "a rank of the learner is gone" in json.loads(done.stdout.splitlines()[-1])["error"]
     assert time.monotonic() - began < 300  # and not the half hour after which a rank is stuck
 
 
