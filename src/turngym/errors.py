@@ -161,7 +161,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, hint: str = "") 
 
 
 def require_known(kind: str, name: str, known: Iterable[str]) -> None:
-    """Refuse a name that is not among the known ones.
+    """Refuse a ``name`` for a ``kind`` of thing that is none of the ``known``.
 
     Raises:
         UnknownNameError: It is not.

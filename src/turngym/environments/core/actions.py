@@ -206,7 +206,7 @@ def function_tool(
 def described_tool(
     name: str, description: str | None, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a tool whose arguments have a JSON Schema, ``parameters``, in OpenAI's form."""
+    """Return a tool in OpenAI's form; ``parameters`` is the JSON Schema of its arguments."""
     function = {"name": name, "description": description or "", "parameters": parameters}
     return {"type": "function", "function": function}
 

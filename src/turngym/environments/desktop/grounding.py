@@ -79,7 +79,7 @@ def _take(app: str, folder: tuple[Split, int] | None, size: tuple[int, int]) -> 
 
 
 def folder_of(app: str, split: Split, seed: int) -> tuple[Split, int] | None:
-    """Return the folder that a task's file manager shows; None of other applications."""
+    """Return the folder that the task of a ``seed`` shows; None where ``app`` shows none."""
     return (split, seed % FOLDERS[split]) if app == "files" else None
 
 

@@ -100,7 +100,7 @@ def fill_in(*pairs: tuple[Element | None, str]) -> Move | None:
 
 
 def drag(start: tuple[int, int], end: tuple[int, int]) -> Move:
-    """Drag from one place of the view to another."""
+    """Drag from ``start`` to ``end``, both (x, y) in the view."""
     return "drag_at", {"x": start[0], "y": start[1], "to_x": end[0], "to_y": end[1]}
 
 
