@@ -167,8 +167,8 @@ class Nothing:
     def __init__(self, algo: AlgoConfig, context: CreditContext | None, **settings: Any) -> None:
         self.settings = settings
 
-    async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
-        """Return no sample."""
+    def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
+        """Return no sample; what need not wait may be a plain method."""
         settings = {f"credit/{name}": value for name, value in self.settings.items()}
         return Credit(samples=(), metrics={"credit/groups": float(len(groups)), **settings})
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from turngym.coroutines import awaited
 from turngym.errors import ConfigError, TrainingError, TurnGymError
 from turngym.faults import describe
 from turngym.plugins import import_attribute
@@ -237,7 +238,7 @@ class _OwnSource(_Own):
 class _OwnCredit(_Own):
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
         with _boundary(self._config):
-            found: Credit = self._wanted(await self._made.assign(groups), Credit, "assign")
+            found: Credit = self._wanted(await awaited(self._made.assign(groups)), Credit, "assign")
             return replace(found, metrics=self._numbers(found.metrics))
 
 
