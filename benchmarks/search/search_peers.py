@@ -11,6 +11,7 @@ import json
 import re
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ class Fts5:
         def ask(text: str) -> object:
             if not hasattr(local, "connection"):
                 name = f"file:{place / 'fts5.sqlite'}?mode=ro"
-                local.connection = sqlite3.connect(name, uri=True)
+                local.connection = sqlite3.connect(name, uri=True, check_same_thread=False)
+                weakref.finalize(threading.current_thread(), local.connection.close)
             match = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", text))
             return local.connection.execute(_FTS5, (match, RESULTS)).fetchall()
 

@@ -16,6 +16,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -421,11 +422,14 @@ def open_database(path: Path, *, durable: bool = False) -> sqlite3.Connection:
         RecordError: The file is something else, or of a newer version.
     """
     try:
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        db.executescript(sql.SCHEMA)
-        check_format(db, path)
+        with ExitStack() as undo:
+            connected = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            db = undo.enter_context(closing(connected))
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            db.executescript(sql.SCHEMA)
+            check_format(db, path)
+            undo.pop_all()
     except sqlite3.DatabaseError as error:
         raise RecordError(f"{path}: is not a ledger ({error})") from error
     return db
