@@ -19,9 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any
 
-from turngym.errors import RecordError
+from turngym.errors import ConfigError, RecordError
 from turngym.types import Trajectory
 
 FORMAT = "turngym.trajectories"
@@ -123,6 +124,23 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         file.write(json.dumps(dict(content), indent=2, ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def writable_folder(path: Path, option: str = "--out") -> Path:
+    """Make ``path``, which ``option`` names, and return it, once a file could be written there.
+
+    Raises:
+        ConfigError: It is no folder, or nothing can be written to it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path):
+            pass
+    except FileExistsError as error:
+        raise ConfigError(f"{option} {path}: is a file; wanted a folder") from error
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: cannot be written to ({error.strerror})") from error
+    return path
 
 
 def _header() -> str:

@@ -232,6 +232,24 @@ def test_a_report_leaves_out_a_run_that_had_nothing_to_learn(
     assert f"no training episode, left out: {tmp_path / 'idle'}" in page
 
 
+def test_a_report_leaves_out_a_run_whose_episodes_all_broke(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "a", (0.0, 0.5), algo="grpo", seed=0)
+    summary = write_run(tmp_path / "b", (0.0, 0.5), algo="grpo", seed=1) / "summary.json"
+    content = json.loads(summary.read_text())
+    content["after"]["greedy"]["success"] = None
+    summary.write_text(json.dumps(content))
+    metrics = write_run(tmp_path / "c", (0.0, 0.5), algo="grpo", seed=2) / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("validation/success", "validation/faults"))
+    found = in_json(capsys, "report", str(tmp_path))
+    assert found["envs"][0]["algos"][0]["seeds"] == [0]
+    assert found["notes"] == [
+        f"left out: {tmp_path / 'b'}: no held-out episode was judged",
+        f"left out: {tmp_path / 'c'}: no episode of a validation was judged",
+    ]
+
+
 @pytest.mark.parametrize("content", ["{", "{}", "[]", "\0"])
 def test_a_spoiled_protocol_is_one_line(capsys: Captured, tmp_path: Path, content: str) -> None:
     write_run(tmp_path / "a", (0.0, 0.5), algo="grpo", seed=0)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from turngym.coroutines import cancelled_by_signals
-from turngym.errors import ConfigError, Interrupted
+from turngym.errors import Interrupted
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.comparison import Heat, PlannedRun
 from turngym.trainers.runs.run_folder import is_locked
@@ -35,11 +35,8 @@ def run_heats(heats: Sequence[Heat], *, jobs: int, advance: OnProgress) -> dict[
     made. So many ``jobs`` run at a time, and ``advance`` watches.
 
     Raises:
-        ConfigError: ``jobs`` is less than 1.
         Interrupted: SIGINT or SIGTERM arrived. The runs have saved themselves and can go on.
     """
-    if jobs < 1:
-        raise ConfigError(f"jobs must be at least 1, got {jobs}")
     return asyncio.run(_run_heats(heats, jobs=jobs, advance=advance))
 
 

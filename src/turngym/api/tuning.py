@@ -9,7 +9,7 @@ from typing import Any
 
 from turngym.api.jobs import OnProgress, run_heats
 from turngym.errors import ConfigError, TrainingError
-from turngym.reports.runs import read_run
+from turngym.reports.runs import read_runs
 from turngym.rollouts.evaluation.statistics import area_under_curve
 from turngym.trainers.runs.comparison import ComparedAlgo, Heat
 
@@ -75,7 +75,9 @@ def tune(
     """
     failures = run_heats(heats, jobs=jobs, advance=advance)
     runs = [run for heat in heats for run in heat.runs]
-    done = [(run, read_run(run.folder)) for run in runs if run.is_done]
+    judged, notes = read_runs(run.folder for run in runs if run.is_done)
+    by_folder = {finished.folder: finished for finished in judged}
+    done = [(run, by_folder[run.folder]) for run in runs if run.folder in by_folder]
     areas: defaultdict[str, list[float]] = defaultdict(list)
     for run, finished in done:
         budget = min(float(other.episodes_P[-1]) for at, other in done if at.env == run.env)
@@ -85,7 +87,7 @@ def tune(
     for one in compared:
         whole = [c for c in found[one.name] if len(areas[c.name]) == len(heats)]
         if not whole:
-            reasons = "; ".join(f"{label}: {why}" for label, why in failures.items())
+            reasons = "; ".join([*(f"{run}: {why}" for run, why in failures.items()), *notes])
             raise TrainingError(f"tuning: no setting of {one.name} came through: {reasons}")
         best = max(whole, key=lambda c: sum(areas[c.name]))
         chosen.append(replace(one, settings=best.settings))

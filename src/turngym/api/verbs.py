@@ -116,7 +116,7 @@ def train(*sources: Source, out: str | Path, progress: Progress | None = None) -
     from turngym.trainers.settings.train import TrainConfig
 
     config = load_config(TrainConfig, sources)
-    return apart(partial(run_training, config, out, progress=progress))
+    return apart(partial(run_training, config, Path(out).expanduser(), progress=progress))
 
 
 def compare(
@@ -149,28 +149,33 @@ def compare(
     from turngym.api.jobs import run_heats
     from turngym.errors import TrainingError
     from turngym.reports.comparison import rank
-    from turngym.reports.runs import read_run
+    from turngym.reports.runs import Protocol, read_runs
     from turngym.trainers.runs.comparison import ComparedAlgo, plan
 
+    if jobs < 1:
+        raise ConfigError(f"jobs must be at least 1, got {jobs}")
     algos = algos.split(",") if isinstance(algos, str) else algos
     stems = [Path(algo).stem for algo in algos]
     named = algos.items() if isinstance(algos, Mapping) else zip(stems, algos, strict=True)
     compared = [ComparedAlgo(name=name, algo=algo) for name, algo in named]
     if reference is not None and reference not in (names := [one.name for one in compared]):
         raise unknown_name("reference", reference, names)
+    seeds = range(seeds) if isinstance(seeds, int) else seeds
+    out = Path(out).expanduser()
     heats = plan(
-        [env],
-        compared,
-        sources=sources,
-        seeds=range(seeds) if isinstance(seeds, int) else seeds,
-        budget_episodes=budget_episodes,
-        out=Path(out),
+        [env], compared, sources=sources, seeds=seeds, budget_episodes=budget_episodes, out=out
     )
+    protocol = Protocol.of(compared, seeds)
+    protocol.write(out, budget_episodes)
     failures = apart(partial(run_heats, heats, jobs=jobs, advance=lambda done, note: None))
     if failures:
         raise TrainingError("; ".join(f"{label}: {reason}" for label, reason in failures.items()))
-    done = [read_run(run.folder) for heat in heats for run in heat.runs]
-    return rank(done, reference=reference)[0]
+    done, notes = read_runs(run.folder for heat in heats for run in heat.runs)
+    for note in notes:
+        logger.warning("%s", note)
+    if not done:
+        raise TrainingError(f"{out}: no run has a success; its episodes broke, see its train.log")
+    return rank(done, reference=reference, protocol=protocol)[0]
 
 
 def first_tasks(make_env: Callable[[], Any], split: Split, count: int) -> list[Task]:

@@ -19,10 +19,11 @@ import typer
 
 from turngym import registry
 from turngym.cli.arguments import Env, EnvOptions, Json, counted, env_options, key_values
-from turngym.cli.output import print_json, progress, say, table, writable_file, writable_folder
+from turngym.cli.output import print_json, progress, say, table, writable_file
 from turngym.environments.gym.registration import about, declared, make, named, options_of
 from turngym.errors import ConfigError, unknown_name
 from turngym.plugins import import_attribute
+from turngym.records import writable_folder
 from turngym.registry import EnvEntry, program_name
 from turngym.tasks.base import SPLITS, Split, Task
 

@@ -23,12 +23,12 @@ from turngym.cli.output import (
     print_json,
     progress,
     say,
-    writable_folder,
 )
 from turngym.cli.play import interruptible, person
 from turngym.coroutines import cancelled_by_signals
 from turngym.environments.gym.registration import make, named
 from turngym.errors import ConfigError, Interrupted
+from turngym.records import writable_folder
 from turngym.registry import EnvEntry
 from turngym.rollouts.evaluation.evaluate import EvalJob, OnRow, play_job
 from turngym.rollouts.evaluation.folder import EvalFolder

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, TextIO
 
 import typer
 
 from turngym.errors import ConfigError, EnginesLost, Interrupted, RecordError, TurnGymError
 from turngym.faults import describe, is_of_user
+from turngym.records import writable_folder
 from turngym.reports.texts import figure, percent
 
 Advance = Callable[[int, str], None]
@@ -106,23 +106,6 @@ def _lines(label: str, total: int | None) -> Advance:
             say(f"{label}: {amount} {note}".rstrip())
 
     return advance
-
-
-def writable_folder(path: Path, option: str = "--out") -> Path:
-    """Make ``path``, which ``option`` names, and return it, once a file could be written there.
-
-    Raises:
-        ConfigError: It is no folder, or nothing can be written to it.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=path):
-            pass
-    except FileExistsError as error:
-        raise ConfigError(f"{option} {path}: is a file; wanted a folder") from error
-    except OSError as error:
-        raise ConfigError(f"{option} {path}: cannot be written to ({error.strerror})") from error
-    return path
 
 
 def writable_file(path: Path, option: str = "--out") -> None:

@@ -13,10 +13,11 @@ import typer
 from turngym import registry
 from turngym.api.agents import FORMS, HUMAN, make_policy
 from turngym.cli.arguments import EnvOptions, Json, complete_env, env_options
-from turngym.cli.output import print_json, say, writable_file, writable_folder
+from turngym.cli.output import print_json, say, writable_file
 from turngym.cli.play import interruptible, play_from
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, EpisodeError
+from turngym.records import writable_folder
 
 if TYPE_CHECKING:
     import gymnasium

@@ -13,8 +13,9 @@ import typer
 
 from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import Json
-from turngym.cli.output import evaluation_table, print_json, progress, say, table, writable_folder
+from turngym.cli.output import evaluation_table, print_json, progress, say, table
 from turngym.errors import ConfigError, unknown_name
+from turngym.records import writable_folder
 from turngym.reports.texts import percent
 
 if TYPE_CHECKING:
@@ -54,18 +55,13 @@ def report(
     need_train_extra("'turngym report'")
     from turngym.reports.runs import find_runs, read_protocol
 
-    done, unfinished = find_runs(folders)
-    notes = [f"not finished, left out: {path}" for path in unfinished]
-    if trained := [run for run in done if run.episodes_P[-1]]:
-        idle = [run.folder for run in done if run not in trained]
-        notes += [f"no training episode, left out: {path}" for path in idle]
-        done = trained
+    done, notes = find_runs(folders)
     for note in notes:
         say(note)
     if not done:
         where = ", ".join(str(folder) for folder in folders)
         raise ConfigError(
-            f"{where}: no training run in here is finished; 'turngym view' shows them"
+            f"{where}: no training run in here is finished and judged; 'turngym view' shows them"
         )
     print_report(
         done,

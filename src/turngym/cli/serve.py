@@ -16,9 +16,10 @@ import typer
 from turngym import registry
 from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import EnvOptions, env_options, split_of
-from turngym.cli.output import print_json, say, writable_folder
+from turngym.cli.output import print_json, say
 from turngym.environments.gym.registration import make, named
 from turngym.errors import ConfigError, unknown_name
+from turngym.records import writable_folder
 
 if TYPE_CHECKING:
     from turngym.agents.engine.local import LocalEngine

@@ -14,9 +14,10 @@ import typer
 
 from turngym.cli.arguments import EnvOptions, Json, env_options, split_of
 from turngym.cli.check import check_a_task
-from turngym.cli.output import print_json, progress, say, table, writable_folder
+from turngym.cli.output import print_json, progress, say, table
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, Interrupted, unknown_name
+from turngym.records import writable_folder
 from turngym.tasks.pack import SUFFIX, PackManifest, read_pack, report_of, write_pack
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from turngym import __version__
 from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import SOURCES, Json, MaybeSources, Sources
 from turngym.cli.output import (
@@ -24,16 +23,13 @@ from turngym.cli.output import (
     progress,
     say,
     table,
-    writable_folder,
 )
 from turngym.cli.report import REFERENCE_HELP, print_report
 from turngym.errors import ConfigError, unknown_name
-from turngym.records import write_json
 from turngym.reports.texts import percent
 
 if TYPE_CHECKING:
     from turngym.api.tuning import Tries, Tuning
-    from turngym.reports.runs import Protocol
     from turngym.trainers.runs.comparison import ComparedAlgo, Heat
     from turngym.trainers.runs.progress import TrainResult
 
@@ -275,7 +271,7 @@ def compare(
     need_train_extra("'turngym compare'")
     from turngym.api.jobs import run_heats
     from turngym.api.tuning import with_controls
-    from turngym.reports.runs import COMPARISON_FILE, read_run
+    from turngym.reports.runs import Protocol, read_runs
     from turngym.trainers.runs.comparison import plan
 
     compared = compared_algos(algos, own or [])
@@ -298,16 +294,16 @@ def compare(
         tuning = _tuned(compared, tried, planned, seeds=range(tuning_seeds), out=out, jobs=jobs)
         everyone, record = with_controls(tuning.chosen, controlled), tuning.record
     heats = planned(everyone, seeds=reported, out=out)
-    protocol = _protocol(everyone, reported, record)
-    content = {"turngym": __version__, "budget_episodes": budget_episodes, **protocol.to_json()}
-    write_json(writable_folder(out) / COMPARISON_FILE, content)
+    protocol = Protocol.of(everyone, reported, record)
+    protocol.write(out, budget_episodes)
     runs = [run for heat in heats for run in heat.runs]
     with progress("updates", _updates(heats)) as advance:
         failures = run_heats(heats, jobs=jobs, advance=advance)
     notes = [f"failed: {label}: {reason}" for label, reason in failures.items()]
+    done, left_out = read_runs(run.folder for run in runs if run.is_done)
+    notes += left_out
     for note in notes:
         say(note)
-    done = [read_run(run.folder) for run in runs if run.is_done]
     if done:
         print_report(
             done, out, protocol=protocol, reference=reference, notes=notes, as_json=as_json
@@ -336,19 +332,6 @@ def _tuned(
     heats = planned(everyone, seeds=seeds, out=out / TUNING_FOLDER)
     with progress("updates to tune", _updates(heats)) as advance:
         return tune(compared, found, heats, jobs=jobs, advance=advance)
-
-
-def _protocol(
-    compared: Sequence[ComparedAlgo], seeds: Sequence[int], tuning: Mapping[str, Any]
-) -> Protocol:
-    from turngym.reports.runs import Protocol
-
-    return Protocol(
-        presets={one.name: one.algo for one in compared},
-        settings={one.name: one.settings for one in compared if one.settings},
-        seeds=frozenset(seeds),
-        tuning=tuning,
-    )
 
 
 def _updates(heats: Sequence[Heat]) -> int:

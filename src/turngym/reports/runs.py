@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from turngym.errors import ConfigError, RecordError
-from turngym.records import MANIFEST, Manifest, file_digest
+from turngym.provenance import VERSION
+from turngym.records import MANIFEST, Manifest, file_digest, writable_folder, write_json
 from turngym.reports.viewer.library import short_name
 from turngym.rollouts.evaluation.folder import (
     EVALUATION_FILE,
@@ -24,6 +25,7 @@ from turngym.rollouts.evaluation.folder import (
 )
 from turngym.rollouts.evaluation.rows import FILE, EpisodeRow, read_rows
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.comparison import ComparedAlgo
 from turngym.trainers.runs.needs import flat
 from turngym.trainers.samples import FloatArray
 
@@ -81,6 +83,21 @@ class Protocol:
     tuning: Mapping[str, Any] = field(default_factory=dict)
     """Of the search: ``seeds``, ``episodes_each`` and what was ``tried``; empty without one."""
 
+    @classmethod
+    def of(
+        cls,
+        compared: Sequence[ComparedAlgo],
+        seeds: Iterable[int],
+        tuning: Mapping[str, Any] | None = None,
+    ) -> Protocol:
+        """Return that of algorithms with the settings of each, on seeds that are reported."""
+        return cls(
+            presets={one.name: one.algo for one in compared},
+            settings={one.name: one.settings for one in compared if one.settings},
+            seeds=frozenset(seeds),
+            tuning=tuning or {},
+        )
+
     def joined(self, other: Protocol) -> Protocol:
         """Return both as one, with both searches; where they name the same, ``other`` holds."""
         tuning = {**self.tuning, **other.tuning}
@@ -94,13 +111,18 @@ class Protocol:
             tuning=tuning,
         )
 
+    def write(self, out: Path, budget_episodes: int) -> None:
+        """Write it down in the folder of a comparison, which is made if it is not there."""
+        more = {"turngym": VERSION, "budget_episodes": budget_episodes}
+        write_json(writable_folder(out) / COMPARISON_FILE, more | self.to_json())
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return asdict(self) | {"seeds": sorted(self.seeds)}
 
 
-def find_runs(folders: Sequence[Path]) -> tuple[list[FinishedRun], list[Path]]:
-    """Return the finished runs in ``folders``, at any depth, and the folders of unfinished ones.
+def find_runs(folders: Sequence[Path]) -> tuple[list[FinishedRun], list[str]]:
+    """Return the finished runs in ``folders``, at any depth, and a line for each that is left out.
 
     Raises:
         ConfigError: There is no run, or one cannot be read.
@@ -118,15 +140,41 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[FinishedRun], list[Path]]:
         raise ConfigError(
             f"{', '.join(map(str, folders))}: no training run and no evaluation in here"
         )
-    done = [path for path in unique if (path / "summary.json").exists()]
-    return [read_run(path) for path in done], [path for path in unique if path not in done]
+    return read_runs(unique)
+
+
+def read_runs(folders: Iterable[Path]) -> tuple[list[FinishedRun], list[str]]:
+    """Return the runs in ``folders`` that can be compared, and a line for each that is left out.
+
+    A run is left out that is not finished, has no success, or trained nothing where others did.
+
+    Raises:
+        ConfigError: One cannot be read.
+    """
+    found: list[FinishedRun] = []
+    notes: list[str] = []
+    for folder in folders:
+        if not (folder / "summary.json").exists():
+            notes.append(f"not finished, left out: {folder}")
+            continue
+        try:
+            found.append(read_run(folder))
+        except _NotJudged as error:
+            notes.append(f"left out: {error}")
+    trained = [run for run in found if run.episodes_P[-1]]
+    idle = [run.folder for run in found if trained and not run.episodes_P[-1]]
+    return trained or found, notes + [f"no training episode, left out: {path}" for path in idle]
+
+
+class _NotJudged(ConfigError):
+    """A finished run has no success: all its episodes of one kind broke."""
 
 
 def read_run(folder: Path) -> FinishedRun:
     """Return a finished run.
 
     Raises:
-        ConfigError: A file of it is missing or broken.
+        ConfigError: A file of it is missing or broken, or it has no success.
     """
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -153,6 +201,8 @@ def read_run(folder: Path) -> FinishedRun:
                 json.loads((folder / "config.json").read_text(encoding="utf-8")).get("config", {})
             ),
         )
+    except _NotJudged as error:
+        raise _NotJudged(f"{folder}: {error}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{folder}: cannot be read as a finished run ({type(error).__name__}: {error})"
@@ -166,7 +216,7 @@ def learning_curve(rows: Iterable[Mapping[str, Any]]) -> tuple[FloatArray, Float
         rows: Rows of ``metrics.jsonl``. The evaluation at step k comes after k updates.
 
     Raises:
-        ValueError: There is no validation of reinforcement.
+        ConfigError: No validation has a success.
     """
     episodes = tokens = 0.0
     points: list[tuple[float, float, float]] = []
@@ -177,7 +227,7 @@ def learning_curve(rows: Iterable[Mapping[str, Any]]) -> tuple[FloatArray, Float
         if "validation/success" in row:
             points.append((episodes, tokens, row["validation/success"]))
     if not points:
-        raise ValueError("no evaluation on the validation tasks")
+        raise _NotJudged("no episode of a validation was judged")
     episodes_P, tokens_P, success_P = np.array(points, dtype=np.float64).T
     return episodes_P, tokens_P, success_P
 
@@ -229,7 +279,7 @@ def read_protocol(folders: Sequence[Path]) -> Protocol:
 def _success(evaluation: Mapping[str, Any]) -> float:
     found = evaluation["success"]
     if found is None:
-        raise ValueError("no held-out episode was judged")
+        raise _NotJudged("no held-out episode was judged")
     return float(found)
 
 

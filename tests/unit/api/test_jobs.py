@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import turngym
 from helpers.runs import write_lines, write_run
 from turngym.api import jobs
 from turngym.cli.main import main
 from turngym.config import load_config
+from turngym.errors import ConfigError
+from turngym.records import Manifest
 from turngym.trainers.runs.comparison import Heat, PlannedRun
 from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.settings.train import TrainConfig
 
 Captured = pytest.CaptureFixture[str]
+READY = ['model={"type": "pretrained", "path": "some/model"}', "warm_start.episodes=0"]
 
 
 class FakeTraining:
@@ -157,8 +163,7 @@ def test_a_failed_run_is_named_and_the_others_are_reported(
 ) -> None:
     monkeypatch.setattr(jobs, "_train", FakeTraining(failing=("bad",)))
     out = tmp_path / "out"
-    ready = ['model={"type": "pretrained", "path": "some/model"}', "warm_start.episodes=0"]
-    command = ["compare", "env.id=text/maze", "--env", "text/maze", *ready, "--out", str(out)]
+    command = ["compare", "env.id=text/maze", "--env", "text/maze", *READY, "--out", str(out)]
     command += ["--algos", "grpo,bad=rloo", "--seeds", "2", "--budget-episodes", "2000"]
     assert main([*command, "--set", "bad:learner.num_minibatches=1"]) == 1
     captured = capsys.readouterr()
@@ -174,9 +179,29 @@ def test_when_all_fail_there_is_no_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr(jobs, "_train", FakeTraining(failing=("grpo",)))
-    ready = ['model={"type": "pretrained", "path": "some/model"}', "warm_start.episodes=0"]
-    command = ["compare", *ready, "--env", "text/maze", "--algos", "grpo", "--seeds", "1"]
+    command = ["compare", *READY, "--env", "text/maze", "--algos", "grpo", "--seeds", "1"]
     command += ["--budget-episodes", "2000", "--out", str(tmp_path), "--json"]
     assert main(command) == 1
     assert '"envs": []' in capsys.readouterr().out
     assert not (tmp_path / "report.md").exists()
+
+
+def test_a_comparison_from_python_is_written_down_where_a_home_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(jobs, "_train", FakeTraining())
+    compared = {"first": "grpo", "second": "rloo"}
+    settings: dict[str, Any] = {"budget_episodes": 2000, "seeds": [4, 5]}
+    ranking = turngym.compare("text/maze", compared, *READY, out="~/all", **settings)
+    assert [entry.preset for entry in ranking.entries] == ["grpo", "rloo"]
+    found = json.loads((tmp_path / "all" / "comparison.json").read_text())
+    assert (found["presets"], found["seeds"]) == (compared, [4, 5])
+    assert found["budget_episodes"] == 2000
+    run = tmp_path / "all" / "text-maze" / "seed-4" / "first"
+    Manifest(run).add(run / "config.json")
+    with pytest.raises(ConfigError, match="first: holds a run; wanted another folder"):
+        turngym.compare("text/maze", compared, *READY, out=run, **settings)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="is a file; wanted a folder"):
+        turngym.compare("text/maze", compared, *READY, out=tmp_path / "file", **settings)

@@ -8,6 +8,7 @@ import pytest
 
 from turngym.cli import output
 from turngym.errors import ConfigError
+from turngym.records import writable_folder
 
 
 class Terminal(io.StringIO):
@@ -61,7 +62,7 @@ def test_a_terminal_gets_a_bar_that_disappears(
 
 
 def test_a_folder_that_can_be_written_is_made(tmp_path: Path) -> None:
-    folder = output.writable_folder(tmp_path / "a" / "b")
+    folder = writable_folder(tmp_path / "a" / "b")
     assert folder.is_dir()
     assert list(folder.iterdir()) == []
 
@@ -69,4 +70,4 @@ def test_a_folder_that_can_be_written_is_made(tmp_path: Path) -> None:
 def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--out .*file/x: cannot be written to"):
-        output.writable_folder(tmp_path / "file" / "x")
+        writable_folder(tmp_path / "file" / "x")

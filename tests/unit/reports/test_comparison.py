@@ -118,9 +118,9 @@ def test_bands_hold_the_mean(place: Path) -> None:
 def test_unfinished_runs_and_shared_starts_are_set_apart(place: Path) -> None:
     write_run(place / "half", SLOW[0], algo="half", seed=0, finished=False)
     write_run(place / "warm-start", SLOW[0], algo="grpo", seed=9)
-    done, unfinished = find_runs([place, place])
+    done, left_out = find_runs([place, place])
     assert len(done) == 4
-    assert unfinished == [place / "half"]
+    assert left_out == [f"not finished, left out: {place / 'half'}"]
 
 
 def test_the_same_run_twice_is_refused(place: Path) -> None:

@@ -26,6 +26,7 @@ from turngym import registry
 from turngym.agents.engine.config import PretrainedModelConfig
 from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError
+from turngym.records import MANIFEST
 from turngym.trainers.runs.checkpoints import find_model
 from turngym.trainers.runs.episode_runner import check_environments
 from turngym.trainers.runs.needs import check_needs, flat
@@ -165,6 +166,8 @@ def plan(
             f"compare: {bad[0]!r} is no name for an algorithm: wanted letters, digits, '.', '_' "
             "or '-', and not start or warm-start"
         )
+    if (out / MANIFEST).exists():
+        raise ConfigError(f"{out}: holds a run; wanted another folder for the comparison")
     has_file = any(not isinstance(source, Mapping) and not _keys(source) for source in sources)
     if not envs and not has_file:
         raise ConfigError("compare: wanted --env ENV, or a TOML file that names one")
