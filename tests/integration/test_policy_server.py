@@ -155,6 +155,7 @@ async def test_stream_and_whole_answer_are_one_and_the_next_turn_reads_no_token_
             for name, value in {
                 "tool_choice": "required",
                 "stop_token_ids": [3],
+                "top_logprobs": 5,
                 "guided_json": {"type": "object"},
                 "structured_outputs": {"regex": "a"},
                 "chat_template_kwargs": {"enable_thinking": False},

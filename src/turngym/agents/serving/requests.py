@@ -50,10 +50,11 @@ _UNCHANGING: Mapping[str, tuple[Any, ...]] = {
     "structured_outputs": ({},),
     "suffix": ("",),
     "top_k": (0, -1),
+    "top_logprobs": (0,),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
-"""What OpenAI and vLLM sample by and we do not, with the values that change nothing."""
+"""What OpenAI and vLLM do and we do not, with the values that ask for nothing."""
 
 
 class SamplingRequest(BaseModel):
