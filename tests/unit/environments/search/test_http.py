@@ -272,11 +272,25 @@ def test_recordings_are_replayed_without_a_network(engine, make, tmp_path, monke
     replay.close()
 
 
-def test_failures_are_not_recorded(engine, make, tmp_path):
-    engine.plan.extend([(404, "text/html", b"")])
-    file = tmp_path / "a.jsonl"
-    assert make(cassette=Cassette(file)).get(f"{engine.base}/page/ada") is None
-    assert make(cassette=Cassette(file)).get(f"{engine.base}/page/ada").title == "Ada"
+def test_a_page_that_was_gone_is_replayed_and_asked_for_again(engine, make, tmp_path):
+    engine.plan.extend([(404, "text/html", b"")] * 2)
+    file, page = tmp_path / "a.jsonl", f"{engine.base}/page/ada"
+    backend = make(cassette=Cassette(file))
+    assert [backend.get(page) for _ in range(2)] == [None, None]
+    assert make(cassette=Cassette(file, "replay")).get(page) is None
+    assert len(file.read_text().splitlines()) == 1
+    assert make(cassette=Cassette(file)).get(page).title == "Ada"
+    assert make(cassette=Cassette(file, "replay")).get(page).title == "Ada"
+
+
+def test_a_dead_host_is_gone_and_a_dead_network_is_a_fault(engine, make, tmp_path):
+    file, page = tmp_path / "a.jsonl", "http://127.0.0.1:9/page"
+    assert make(cassette=Cassette(file), retries=0).get(page) is None
+    assert make(cassette=Cassette(file, "replay")).get(page) is None
+    backend = HttpBackend("http://127.0.0.1:11", retries=0)
+    with pytest.raises(EnvironmentFault, match=r"search engine http://127.0.0.1:11: .*after 1 tr"):
+        backend.get(page)
+    backend.close()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Live engines over HTTP: a SearXNG-style JSON API, and any other that answers in JSON.
 
 A failing engine is a fault of the episode, never a reward of 0: after the retries it raises
-``EnvironmentFault``. A page that cannot be read is an observation.
+``EnvironmentFault``. A page that cannot be read is an observation, and so is one on another host
+that does not answer while the engine does.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Cassette:
     Args:
         path: The file; made by the first recording.
         mode: ``"record"`` asks the engine what is not known yet, and keeps the answer; so it is a
-            cache too. ``"replay"`` never asks.
+            cache of pages too, but not of failures. ``"replay"`` never asks; what was gone is gone.
 
     Raises:
         ConfigError: The file is broken, or missing where it shall be replayed.
@@ -71,13 +72,16 @@ class Cassette:
             found = self._known.get(key)
         if found is None and self._mode == "replay":
             raise EnvironmentFault(f"cassette {self._path}: no recording of {key[:200]}")
-        return found
+        asks_again = found is None or (found.status != _OK and self._mode == "record")
+        return None if asks_again else found
 
     def keep(self, request: Mapping[str, str], answer: Answer) -> None:
         """Record the answer to ``request``. Several processes may record into one file."""
         key = _key(request)
         line = json.dumps({"request": dict(request), **asdict(answer)}, ensure_ascii=False)
         with self._lock:
+            if self._known.get(key) == answer:
+                return
             self._known[key] = answer
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
@@ -106,7 +110,8 @@ _MAX_KNOWN = 50_000
 """Results that are remembered for their titles."""
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _OK = 200
-_NOT_FOUND = frozenset({401, 403, 404, 410, 415, 451})
+_GONE = 410
+_NOT_FOUND = frozenset({401, 403, 404, _GONE, 415, 451})
 _TEXT_TYPES = ("text/", "application/json", "application/xhtml", "application/xml")
 
 
@@ -271,14 +276,23 @@ class HttpBackend:
             )
 
     def _ask(self, request: dict[str, str]) -> Answer:
-        """Return the answer to ``request``, from the cassette or from the engine."""
+        """Return the answer to ``request``, from the cassette, the engine or the page's host."""
         known = None if self._cassette is None else self._cassette.find(request)
         if known is not None:
             return known
-        answer = self._try(request)
-        if self._cassette is not None and answer.status == _OK:
+        try:
+            answer = self._try(request)
+        except EnvironmentFault as error:
+            if self._is_engine(request["url"]):
+                raise
+            self._try({"method": "GET", "url": self._url})  # raises where it is the network
+            answer = Answer(status=_GONE, content_type="", body=str(error))
+        if self._cassette is not None and (answer.status == _OK or answer.status in _NOT_FOUND):
             self._cassette.keep(request, answer)
         return answer
+
+    def _is_engine(self, url: str) -> bool:
+        return urlsplit(url)[:2] == urlsplit(self._url)[:2]
 
     def _try(self, request: dict[str, str]) -> Answer:
         httpx = self._httpx
@@ -308,7 +322,7 @@ class HttpBackend:
         values = json.loads(request.get("values", "{}"))
         place = {"json": values} if request["method"] == "POST" else {"params": values or None}
         headers = self._headers
-        if urlsplit(request["url"])[:2] != urlsplit(self._url)[:2]:  # a key is for the engine only
+        if not self._is_engine(request["url"]):  # a key is for the engine only
             headers = {name: value for name, value in headers.items() if name != "authorization"}
         with self._get_client().stream(
             request["method"], request["url"], headers=headers, **place
