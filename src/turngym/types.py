@@ -69,6 +69,12 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
 
 
+def after_thoughts(text: str) -> str:
+    """Return what a model says after its thoughts; nothing where ``<think>`` is never closed."""
+    before, closed, answer = text.rpartition("</think>")
+    return answer if closed or "<think>" not in answer else before
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
     """Experts that a mixture-of-experts model chose on its way to each token of a span.

@@ -120,7 +120,7 @@ def local_model(config: LocalAgentConfig) -> EngineModel[LocalEngine]:
     from turngym.agents.engine.models import load_model_dir
     from turngym.agents.rendering import EngineModel, Renderer
 
-    model, tokenizer = load_model_dir(_path(config.path))
+    model, tokenizer = load_model_dir(_path(config.path), config)
     longest = int(getattr(model.config, "max_position_embeddings", config.context))
     engine = LocalEngine(model, tokenizer, context=min(longest, config.context))
     sampling = Sampling(
@@ -189,7 +189,7 @@ def _completions(config: CompletionsConfig) -> EngineModel[CompletionsEngine]:
         max_new_tokens=config.max_new_tokens,
         stop=config.stop,
     )
-    tokenizer = load_tokenizer(_path(config.tokenizer))
+    tokenizer = load_tokenizer(_path(config.tokenizer), config)
     return EngineModel(engine, Renderer(tokenizer), sampling=sampling)
 
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from turngym.agents.engine.config import ChatTemplateConfig
 from turngym.config import StrictModel
 from turngym.errors import ConfigError
 
@@ -113,7 +114,7 @@ class ChatConfig(SamplingConfig):
     """What the server calls the limit; None for what OpenAI, or other servers, call it."""
 
 
-class CompletionsConfig(SamplingConfig):
+class CompletionsConfig(SamplingConfig, ChatTemplateConfig):
     """A model behind ``/completions`` that reads and returns token ids, as vLLM does."""
 
     type: Literal["completions"]
@@ -183,7 +184,7 @@ class CompletionsAgentConfig(CompletionsConfig, PartsConfig):
     """``completions:MODEL``."""
 
 
-class LocalAgentConfig(PartsConfig):
+class LocalAgentConfig(PartsConfig, ChatTemplateConfig):
     """``hf:NAME_OR_PATH``.
 
     Where the folder has a ``turngym.json``, as models that were trained here do, what is not set is

@@ -9,13 +9,27 @@ tokens and keeps every one.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from turngym.agents.chat.prompting import ChatMessage, Completion
 from turngym.agents.engine.protocol import Engine, Generation, Sampling, Session, spans_of
+from turngym.agents.templates import (
+    ANSWER,
+    NEXT,
+    QUESTION,
+    control_token,
+    difference,
+    end_token,
+    fill,
+    mark,
+    rendered,
+    says_as_is,
+    slots_of,
+    takes_system,
+)
 from turngym.errors import ConfigError
 from turngym.tracing import is_tracing, note, traced
 from turngym.types import Message, Role, Trajectory, Turn
@@ -23,8 +37,9 @@ from turngym.types import Message, Role, Trajectory, Turn
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_PROBE_USER = Message(role="user", content="probe question")
-_PROBE_ANSWER = Message(role="assistant", content="probe answer")
+_QUESTION = Message(role="user", content=QUESTION)
+_ANSWER = Message(role="assistant", content=ANSWER)
+_NEXT = Message(role="user", content=NEXT)
 _KNOWN_OPENINGS, _KNOWN_TEXTS, _KNOWN_CHARS = 64, 2_048, 1_000
 """How many openings, and texts of at most so many characters, are remembered with their tokens."""
 
@@ -43,12 +58,13 @@ class RenderedEpisode:
 class Renderer:
     """Encodes what is new in a conversation with the tokenizer's own chat template.
 
-    Works with every template that only appends: rendering more messages extends the text of fewer.
-    That is probed once, when the renderer is built.
+    What an episode holds is never rewritten. A template may treat thoughts of earlier answers in
+    another way than those of the last one; here they all stay as they were sampled. One that
+    rewrites anything else is refused. That is probed once, when the renderer is built.
 
     Args:
-        tokenizer: With a chat template and an end-of-sequence token that the template puts after
-            each assistant message.
+        tokenizer: With a chat template, and the token that the template puts after an answer as
+            its end-of-sequence token, as ``load_tokenizer`` returns it.
 
     Raises:
         ConfigError: The tokenizer has no template, or its template rewrites history.
@@ -58,7 +74,7 @@ class Renderer:
         if not tokenizer.chat_template:
             raise ConfigError(
                 f"tokenizer {tokenizer.name_or_path!r} has no chat template; "
-                "use an instruct model or set tokenizer.chat_template"
+                "use an instruct model or set chat_template to a file with one"
             )
         self.tokenizer = tokenizer
         self._control_tokens = [t for t in tokenizer.get_added_vocab() if len(t) > 1]
@@ -77,24 +93,34 @@ class Renderer:
             raise ConfigError(f"tokenizer {self.tokenizer.name_or_path!r} has no end token")
         self.end_ids = (int(self.tokenizer.eos_token_id),)
         self.vocab_size = len(tokenizer)
-        self._base = self._text([_PROBE_USER, _PROBE_ANSWER])
-        start = self._base.rfind(_PROBE_ANSWER.content)
-        self._after_answer = self._base[start + len(_PROBE_ANSWER.content) :]
-        end_text = str(tokenizer.eos_token)
-        if not self._after_answer.startswith(end_text):
+        self._takes_system = takes_system(tokenizer)
+        self._closing = self._probe()
+
+    def _probe(self) -> str:
+        """Return the control token that closes an answer before the next message."""
+        name, end = self.tokenizer.name_or_path, str(self.tokenizer.eos_token)
+        first = self._text([_QUESTION], generate=True)
+        before, _, after = self._text([_QUESTION, _ANSWER, _NEXT], generate=True).partition(ANSWER)
+        if end_token(self.tokenizer) != end:
             raise ConfigError(
-                f"chat template of {tokenizer.name_or_path!r}: an assistant message is followed by "
-                f"{self._after_answer[:20]!r}, not by the end token {end_text!r}"
+                f"chat template of {name!r}: an assistant message is followed by {after[:20]!r}, "
+                f"not by the end token {end!r}"
             )
-        self._after_end = self._after_answer[len(end_text) :]
-        more = [_PROBE_USER, _PROBE_ANSWER, _PROBE_USER]
-        grown = self._text(more, generate=True)
-        even_more = self._text([*more, _PROBE_ANSWER])
-        if not grown.startswith(self._base) or not even_more.startswith(self._text(more)):
+        longer = self._text([_QUESTION, *(_ANSWER, _NEXT) * 2], generate=True)
+        before_both, _, rest = longer.partition(ANSWER)
+        between, _, after_both = rest.rpartition(ANSWER)
+        pairs = ((first, before), (first, before_both), (after, between))
+        found = [ends for one, other in pairs if (ends := difference(one, other)) is not None]
+        if after_both != after:
+            found.append((after, after_both))
+        if found:
+            once, later = (text[:40] for text in found[0])
             raise ConfigError(
-                f"chat template of {self.tokenizer.name_or_path!r} rewrites earlier messages; "
-                "sampled tokens could not be kept. Use a template that only appends"
+                f"chat template of {name!r} rewrites earlier messages: {once!r} becomes {later!r}, "
+                "so sampled tokens could not be kept. Set chat_template to a file with one that "
+                "only appends"
             )
+        return control_token(self.tokenizer, after) or ""
 
     def opening(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens of a conversation's first messages, up to where the agent speaks."""
@@ -120,19 +146,19 @@ class Renderer:
         """
         new = self._filled(messages) if self._has_slots else None
         if new is None:
-            new = self._new_text(messages)
-        return (self._after_end if hit_eos else self._after_answer) + new
+            new = self._after_answer(messages)
+        return new.removeprefix(self._closing) if hit_eos else new
 
-    def _new_text(self, messages: Sequence[Message]) -> str:
-        longer = self._text([_PROBE_USER, _PROBE_ANSWER, *messages], generate=True)
-        return longer[len(self._base) :]
+    def _after_answer(self, messages: Sequence[Message]) -> str:
+        longer = self._text([_QUESTION, _ANSWER, *messages], generate=True)
+        return longer.partition(ANSWER)[2]
 
     def _filled(self, messages: Sequence[Message]) -> str | None:
-        """Return ``_new_text`` without running the template, where that is certain to be equal."""
+        """Return the same without running the template, where that is certain to be equal."""
         roles = tuple([message.role for message in messages])
         if roles not in self._slots:
             marks = [Message(role=role, content=mark(i)) for i, role in enumerate(roles)]
-            self._slots[roles] = slots_of(self._new_text(marks), len(marks))
+            self._slots[roles] = slots_of(self._after_answer(marks), len(marks))
         slots = self._slots[roles]
         contents = [self._defused(message.content) for message in messages]
         if slots is None or any(not said or said != said.strip() for said in contents):
@@ -186,13 +212,12 @@ class Renderer:
         return list(zip(prompts, actions, strict=True))
 
     def _text(self, messages: Sequence[Message], *, generate: bool = False) -> str:
-        rows: list[dict[str, Any]] = [
-            {"role": m.role, "content": self._defused(m.content)} for m in messages
-        ]
-        text: str = self.tokenizer.apply_chat_template(
-            rows, tokenize=False, add_generation_prompt=generate
-        )
-        return text
+        said = [(str(one.role), self._defused(one.content)) for one in messages]
+        if not self._takes_system and said and said[0][0] == "system":
+            system = said.pop(0)[1]
+            user = f"{system}\n\n{said.pop(0)[1]}" if said and said[0][0] == "user" else system
+            said.insert(0, ("user", user))
+        return rendered(self.tokenizer, said, generate=generate)
 
     def _defused(self, content: str) -> str:
         """Return ``content`` with control tokens broken up: a page must not speak as the agent."""
@@ -321,146 +346,3 @@ class EngineConversation:
     def close(self) -> Awaitable[None] | None:
         """Free the engine's session."""
         return self._session.close()
-
-
-# Which templates put what is said into their text as it is, wherever it is said: such a one is run
-# once for messages of these roles. That is proven from its syntax tree, and nothing is assumed. One
-# that looks at what is said (thinking, tool answers that it recognises) is run every time.
-
-_SAID = "content"
-_NODES = frozenset({
-    "Template", "Output", "TemplateData", "For", "If", "CondExpr", "Assign", "Name", "NSRef",
-    "Const", "Getattr", "Getitem", "Slice", "Compare", "Operand", "And", "Or", "Not", "Neg", "Add",
-    "Sub", "Mod", "Concat", "Filter", "Test", "Call", "Keyword",
-})  # fmt: skip
-"""Kinds of nodes that are understood; a template with any other is run every time."""
-_TESTS = frozenset({"defined", "undefined", "none", "string", "mapping", "iterable", "true"})
-"""Tests that say the same of every text."""
-
-
-def says_as_is(template: str) -> bool:
-    """Return whether the text of ``template`` is the same around whatever its messages say.
-
-    True only where that is certain for contents that are not empty and have no blanks around them.
-    """
-    try:
-        from jinja2 import Environment, TemplateSyntaxError
-    except ImportError:
-        return False
-    # As ``transformers`` reads templates.
-    environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    try:
-        tree = environment.parse(template)
-    except TemplateSyntaxError:
-        return False
-    return _Reading(tree).is_plain
-
-
-def slots_of(text: str, count: int) -> tuple[str, ...] | None:
-    """Return what stands around ``count`` marks in ``text``; None when one is not there once."""
-    pieces: list[str] = []
-    for number in range(count):
-        before, *rest = text.split(mark(number))
-        if len(rest) != 1:
-            return None
-        pieces.append(before)
-        text = rest[0]
-    return (*pieces, text)
-
-
-def fill(slots: Sequence[str], contents: Sequence[str]) -> str:
-    """Return the text of a template with ``contents`` in its ``slots``, one more than contents."""
-    return (
-        "".join([part for pair in zip(slots, contents, strict=False) for part in pair]) + slots[-1]
-    )
-
-
-def mark(number: int) -> str:
-    """Return what stands for content ``number`` while a template is run for its slots."""
-    return f"turngym-slot-{number}-of-a-message"
-
-
-class _Reading:
-    """Follows what is said through a template.
-
-    ``said`` are the names that hold what a message says, or a text with it; ``objects`` are the
-    names that hold messages.
-    """
-
-    def __init__(self, tree: Any) -> None:  # nodes of jinja2, whose attributes are by kind
-        self._above: dict[int, Any] = {}
-        self._nodes = list(self._walk(tree))
-        self._said: set[str] = set()
-        self._objects = {"messages"}
-        self.is_plain = all(map(self._is_known, self._nodes)) and self._follow()
-
-    def _walk(self, node: Any) -> Iterator[Any]:
-        yield node
-        for child in node.iter_child_nodes():
-            self._above[id(child)] = node
-            yield from self._walk(child)
-
-    @staticmethod
-    def _is_known(node: Any) -> bool:
-        kind = type(node).__name__
-        return kind in _NODES and not (kind == "Name" and node.name == "strftime_now")
-
-    def _follow(self) -> bool:
-        """Look at every use of what is said and of messages, until no name is new."""
-        known = -1
-        while known != (known := len(self._said) + len(self._objects)):
-            for node in self._nodes:
-                kind = type(node).__name__
-                is_name = kind == "Name" and node.ctx == "load"
-                if self._reads_content(node) or (is_name and node.name in self._said):
-                    if not self._is_put_in(node):
-                        return False
-                elif is_name and node.name in self._objects and not self._is_looked_into(node):
-                    return False
-        return not self._said & self._objects
-
-    @staticmethod
-    def _reads_content(node: Any) -> bool:
-        kind = type(node).__name__
-        if kind == "Getattr":
-            return bool(node.attr == _SAID)
-        return kind == "Getitem" and getattr(node.arg, "value", None) == _SAID
-
-    def _is_put_in(self, node: Any) -> bool:
-        """Return whether ``node``, a text with what is said, is put into the output as it is."""
-        above = self._above[id(node)]
-        kind = type(above).__name__
-        if kind in ("Output", "Not"):
-            return True
-        if kind == "Test":
-            return above.name in _TESTS
-        if kind == "If" or (kind == "CondExpr" and above.test is node):
-            return True  # a text that is not empty counts as true
-        if kind == "Assign" and type(above.target).__name__ == "Name":
-            self._said.add(above.target.name)
-            return True
-        if kind in ("Concat", "Add", "And", "Or", "CondExpr"):
-            return self._is_put_in(above)
-        return kind == "Filter" and above.name == "trim" and self._is_put_in(above)
-
-    def _is_looked_into(self, node: Any) -> bool:
-        """Return whether ``node``, one or several messages, gives away nothing but its parts."""
-        above = self._above[id(node)]
-        kind = type(above).__name__
-        if kind == "For" and above.iter is node:
-            if type(above.target).__name__ != "Name":
-                return False
-            self._objects.add(above.target.name)
-            return True
-        if kind == "Getitem" and above.node is node:
-            if isinstance(getattr(above.arg, "value", None), str):
-                return True  # one of its fields; the content is looked at by itself
-            return self._is_looked_into(above)
-        if kind == "Assign" and type(above.target).__name__ == "Name":
-            self._objects.add(above.target.name)
-            return True
-        if kind == "Getattr":  # a field and no method, which might give the content
-            return type(self._above[id(above)]).__name__ != "Call"
-        return kind == "Filter" and above.name == "length"

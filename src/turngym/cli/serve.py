@@ -9,12 +9,12 @@ import shlex
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from turngym import registry
-from turngym.api.agents import need_train_extra
+from turngym.api.agents import make_policy, need_train_extra
 from turngym.cli.arguments import EnvOptions, env_options, split_of
 from turngym.cli.output import print_json, say
 from turngym.environments.gym.registration import make, named
@@ -47,7 +47,12 @@ _MaxBody = Annotated[int, typer.Option(min=1, help="Largest request in MiB.")]
 
 @app.command("policy")
 def policy(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="hf:NAME_OR_PATH or run:FOLDER.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="hf:NAME_OR_PATH, with settings as for eval, or run:FOLDER."
+        ),
+    ],
     name: Annotated[
         str | None, typer.Option(help="Its name in requests; MODEL by default.")
     ] = None,
@@ -251,13 +256,13 @@ def _access(allow_host: list[str] | None, max_body_mib: int) -> Access:
 
 
 def _engine_model(spec: str, context: int | None) -> EngineModel[LocalEngine]:
-    from turngym.agents.build import local_model
-    from turngym.agents.config import LocalAgentConfig
     from turngym.trainers.runs.build_run import load_policy
 
+    found: EngineModel[LocalEngine]
     kind, _, rest = spec.partition(":")
     if kind == "hf" and rest:
-        found = local_model(LocalAgentConfig(type="hf", path=rest, context=context or 4096))
+        longest = [] if context is None else [f"context={context}"]
+        found = cast(Any, make_policy(" ".join([spec, *longest]))).model
     elif kind == "run" and rest:
         found = load_policy(Path(rest).expanduser(), context=context).model
     else:

@@ -130,13 +130,14 @@ async def test_window_keeps_the_last_turns_and_opens_a_segment_with_its_reason()
 
 
 async def test_summary_replaces_what_is_dropped_by_the_model_s_own_notes() -> None:
-    model = Script(lambda told: "my notes" if SUMMARIZE in told[-1].content else "x" * 40)
+    notes = "<think>hm</think>my notes"
+    model = Script(lambda told: notes if SUMMARIZE in told[-1].content else "x" * 40)
     turns = await play(ChatAgent(model, history=SummaryHistory(30, keep=1)), 4)
     cut = next(turn for turn in turns if turn.starts_segment)
     assert cut.segment_reason is not None
     assert cut.segment_reason.startswith("compaction: ")
     assert cut.observation[0].content == "Find the key."
-    assert "my notes" in cut.observation[1].content
+    assert "so far:\nmy notes" in cut.observation[1].content
     assert cut.observation[1].content.endswith(f"seen {turns.index(cut)}")
     assert cut.usage["completion_tokens"] == 2  # the notes and the action
 

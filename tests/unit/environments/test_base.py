@@ -158,6 +158,12 @@ def test_an_action_that_is_not_understood_is_an_observation_not_an_error(env):
     assert env.ladder.height == before
 
 
+def test_thoughts_are_no_actions(env):
+    env.reset(seed=1)
+    assert env.step("<think>\nI could\njump 9\n</think>\n\nup")[4].get("invalid_action") is None
+    assert "invalid_action" in env.step("<think>\nI could\njump 1")[4]
+
+
 def test_an_action_that_cannot_be_carried_out_is_marked_with_its_own_observation(env):
     env.reset(seed=1)
     observation, _, _, _, info = env.step("jump 9")

@@ -21,7 +21,7 @@ from turngym.agents.chat.prompting import (
 from turngym.agents.policy import EpisodeContext, EpisodeEnd, PolicySession, PolicyTurn
 from turngym.errors import PolicyFault
 from turngym.seeding import derive_seed
-from turngym.types import Message, Turn
+from turngym.types import Message, Turn, after_thoughts
 
 ModelT = TypeVar("ModelT", bound=ChatModel, covariant=True)
 
@@ -147,7 +147,7 @@ class _ChatSession:
             if (closing := aside.close()) is not None:
                 await closing
         self._spent = _sum(self._spent, answer.usage)
-        return answer.message.content
+        return after_thoughts(answer.message.content)
 
     def close(self) -> Awaitable[None] | None:
         return self._conversation.close()

@@ -42,7 +42,25 @@ class TinyModelConfig(StrictModel):
         return self
 
 
-class PretrainedModelConfig(StrictModel):
+class ChatTemplateConfig(StrictModel):
+    """How messages become text, where a model's own way is not wanted."""
+
+    chat_template: str = ""
+    """File with a Jinja template; empty for the model's own."""
+    chat_template_kwargs: dict[str, bool | int | float | str | list[str]] = Field(
+        default_factory=dict
+    )
+    """Arguments of the template besides messages, such as ``enable_thinking = false`` of Qwen3.
+    A model that is trained keeps it in its template."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        if bad := [name for name in self.chat_template_kwargs if not name.isidentifier()]:
+            raise ValueError(f"chat_template_kwargs: {bad[0]!r} is no name of a variable")
+        return self
+
+
+class PretrainedModelConfig(ChatTemplateConfig):
     """A causal language model of the ``transformers`` library."""
 
     type: Literal["pretrained"]

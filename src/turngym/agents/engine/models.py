@@ -22,7 +22,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turngym.agents.engine.config import ModelConfig, TinyModelConfig
+from turngym.agents.engine.config import ChatTemplateConfig, ModelConfig, TinyModelConfig
+from turngym.agents.templates import prepare
 from turngym.errors import ConfigError, MissingExtraError, missing_extra
 
 if TYPE_CHECKING:
@@ -112,11 +113,14 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
     return model
 
 
-def load_model_dir(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model_dir(
+    path: str | Path, chat: ChatTemplateConfig | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the fp32 model and the tokenizer of a folder or of a name on the model hub.
 
     Args:
         path: A folder, a hub name, or ``package:NAME`` for a model inside a Python package.
+        chat: Another chat template, or arguments of it.
 
     Raises:
         ConfigError: There is none, or it cannot be read.
@@ -136,11 +140,18 @@ def load_model_dir(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokeniz
             tokenizer = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError, SafetensorError) as error:
         raise _not_loaded("model", path, error) from error
+    prepare(tokenizer, chat)
     return model.eval(), tokenizer
 
 
-def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    path: str | Path, chat: ChatTemplateConfig | None = None
+) -> PreTrainedTokenizerBase:
     """Return the tokenizer of what ``load_model_dir`` would load, without the model.
+
+    Args:
+        path: As for ``load_model_dir``.
+        chat: Another chat template, or arguments of it.
 
     Raises:
         ConfigError: There is none, or it cannot be read.
@@ -155,6 +166,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError) as error:
         raise _not_loaded("tokenizer", path, error) from error
+    prepare(tokenizer, chat)
     return tokenizer
 
 

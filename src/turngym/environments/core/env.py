@@ -36,6 +36,7 @@ from turngym.environments.core.episode import (
 from turngym.environments.core.spaces import Info
 from turngym.errors import SnapshotError
 from turngym.tasks.base import Task
+from turngym.types import after_thoughts
 
 __all__ = [
     "AsyncTurnEnv",
@@ -115,7 +116,7 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         """
         if self._over or not isinstance(action, str):
             self._refuse(action)
-        parsed = self.action_format.parse(action)
+        parsed = self.action_format.parse(after_thoughts(action))
         if isinstance(parsed, InvalidAction):
             outcome = self._not_understood(parsed)
         else:
@@ -196,7 +197,7 @@ class AsyncTurnEnv(EpisodeCore):
         """Carry out what the agent said, as ``TurnEnv.step``."""
         if self._over or not isinstance(action, str):
             self._refuse(action)
-        parsed = self.action_format.parse(action)
+        parsed = self.action_format.parse(after_thoughts(action))
         if isinstance(parsed, InvalidAction):
             outcome = self._not_understood(parsed)
         else:

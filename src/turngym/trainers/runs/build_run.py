@@ -81,8 +81,8 @@ def check_devices(config: TrainConfig, out: Path) -> None:
         path = _model_path(config.model, latest_checkpoint(out / "checkpoints"))
         if isinstance(path, str):
             check_model_path(path, context=config.model.context)
-            if not path.startswith(PREFIX) and not Path(path).is_dir():
-                load_tokenizer(path)  # whether the hub has it, before anything is played
+            if not path.startswith(PREFIX):  # whether it is there and can chat, before it plays
+                Renderer(load_tokenizer(path, config.model))
     is_rank = "WORLD_SIZE" in os.environ
     last = None if is_rank else config.learner.ranks - 1
     device_of(config.learner.device, setting="learner.device", number=last)
@@ -291,7 +291,7 @@ def _build_policy(
     newest: Path | None,
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     if isinstance(config.model, PretrainedModelConfig):
-        model, tokenizer = load_model_dir(_model_path(config.model, newest))
+        model, tokenizer = load_model_dir(_model_path(config.model, newest), config.model)
         return tokenizer, model
     turns = [turn for episode in episodes for turn in episode.turns]
     texts = [message.content for turn in turns for message in (*turn.observation, turn.action)]

@@ -1,0 +1,263 @@
+"""Chat templates: a model's own or another, with fixed arguments, and what they do to messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from os.path import commonprefix
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turngym.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from turngym.agents.engine.config import ChatTemplateConfig
+
+QUESTION, ANSWER, NEXT = (f"turngym-probe-{name}" for name in ("question", "answer", "next"))
+"""What messages say while a template is looked at."""
+
+
+def prepare(tokenizer: PreTrainedTokenizerBase, config: ChatTemplateConfig | None = None) -> None:
+    """Give ``tokenizer`` the template that ``config`` wants, and the end token of its template.
+
+    Arguments become part of the template, so whoever loads a model that was trained with it has
+    them too. The token that ends a message is not always the tokenizer's end of sequence (Gemma,
+    Phi, GLM), and it is what a model says at the end of an answer.
+
+    Args:
+        tokenizer: With a template of its own, unless ``config`` has one. Changed in place.
+        config: What to set; None to leave the template as it is.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    if config is not None and config.chat_template:
+        file = Path(config.chat_template).expanduser()
+        try:
+            tokenizer.chat_template = file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"chat_template {str(file)!r} cannot be read: {error}") from error
+    if not isinstance(tokenizer.chat_template, str):
+        return
+    if config is not None and config.chat_template_kwargs:
+        # Python's and Jinja's literals of what TOML can hold are the same.
+        pairs = config.chat_template_kwargs.items()
+        fixed = "".join(f"{{%- set {name} = {value!r} %}}" for name, value in pairs)
+        if not tokenizer.chat_template.startswith(fixed):
+            tokenizer.chat_template = fixed + tokenizer.chat_template
+    if (end := end_token(tokenizer)) is not None:
+        tokenizer.eos_token = end
+
+
+def rendered(
+    tokenizer: PreTrainedTokenizerBase, said: Sequence[tuple[str, str]], *, generate: bool = False
+) -> str:
+    """Return the text of messages, (role, content) each.
+
+    Args:
+        tokenizer: With a chat template.
+        said: The messages.
+        generate: End where the assistant speaks next.
+
+    Raises:
+        ConfigError: The template refuses them.
+    """
+    from jinja2 import TemplateError
+
+    rows = [{"role": role, "content": content} for role, content in said]
+    try:
+        text: str = tokenizer.apply_chat_template(
+            rows, tokenize=False, add_generation_prompt=generate
+        )
+    except TemplateError as error:
+        raise ConfigError(
+            f"chat template of {tokenizer.name_or_path!r} fails on messages of roles "
+            f"{[role for role, _ in said]}: {error}"
+        ) from error
+    return text
+
+
+def end_token(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Return the control token right after the last answer, or before the next message."""
+    asked = [("user", QUESTION), ("assistant", ANSWER)]
+    for said, generate in ((asked, False), ([*asked, ("user", NEXT)], True)):
+        try:
+            after = rendered(tokenizer, said, generate=generate).partition(ANSWER)[2]
+        except ConfigError:  # said by who renders with it
+            return None
+        if (token := control_token(tokenizer, after)) is not None:
+            return token
+    return None
+
+
+def takes_system(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether the template has a place for a system message before the first question."""
+    try:
+        return ANSWER in rendered(tokenizer, [("system", ANSWER), ("user", QUESTION)])
+    except ConfigError:
+        return False
+
+
+def control_token(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
+    """Return the longest control token that ``text`` begins with, or None."""
+    found = [token for token in tokenizer.get_added_vocab() if token and text.startswith(token)]
+    return max(found, key=len, default=None)
+
+
+_THOUGHTS = re.compile(r"\s*|.*(think|thought).*", re.IGNORECASE | re.DOTALL)
+
+
+def difference(one: str, other: str) -> tuple[str, str] | None:
+    """Return how two texts end differently; None where it is but a place for thoughts.
+
+    Templates of models that think put it before an answer that is asked for, or before the last
+    one, and not before earlier ones.
+    """
+    same = len(commonprefix((one, other)))  # noqa: RUF071  # of characters, and no paths
+    ends = one[same:], other[same:]
+    return None if all(map(_THOUGHTS.fullmatch, ends)) else ends
+
+
+# Which templates put what is said into their text as it is, wherever it is said: such a one is run
+# once for messages of these roles. That is proven from its syntax tree, and nothing is assumed. One
+# that looks at what is said (thinking, tool answers that it recognises) is run every time.
+
+_SAID = "content"
+_NODES = frozenset({
+    "Template", "Output", "TemplateData", "For", "If", "CondExpr", "Assign", "Name", "NSRef",
+    "Const", "Getattr", "Getitem", "Slice", "Compare", "Operand", "And", "Or", "Not", "Neg", "Add",
+    "Sub", "Mod", "Concat", "Filter", "Test", "Call", "Keyword",
+})  # fmt: skip
+"""Kinds of nodes that are understood; a template with any other is run every time."""
+_TESTS = frozenset({"defined", "undefined", "none", "string", "mapping", "iterable", "true"})
+"""Tests that say the same of every text."""
+
+
+def says_as_is(template: str) -> bool:
+    """Return whether the text of ``template`` is the same around whatever its messages say.
+
+    True only where that is certain for contents that are not empty and have no blanks around them.
+    """
+    try:
+        from jinja2 import Environment, TemplateSyntaxError
+    except ImportError:
+        return False
+    # As ``transformers`` reads templates.
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    try:
+        tree = environment.parse(template)
+    except TemplateSyntaxError:
+        return False
+    return _Reading(tree).is_plain
+
+
+def slots_of(text: str, count: int) -> tuple[str, ...] | None:
+    """Return what stands around ``count`` marks in ``text``; None when one is not there once."""
+    pieces: list[str] = []
+    for number in range(count):
+        before, *rest = text.split(mark(number))
+        if len(rest) != 1:
+            return None
+        pieces.append(before)
+        text = rest[0]
+    return (*pieces, text)
+
+
+def fill(slots: Sequence[str], contents: Sequence[str]) -> str:
+    """Return the text of a template with ``contents`` in its ``slots``, one more than contents."""
+    return (
+        "".join([part for pair in zip(slots, contents, strict=False) for part in pair]) + slots[-1]
+    )
+
+
+def mark(number: int) -> str:
+    """Return what stands for content ``number`` while a template is run for its slots."""
+    return f"turngym-slot-{number}-of-a-message"
+
+
+class _Reading:
+    """Follows what is said through a template.
+
+    ``said`` are the names that hold what a message says, or a text with it; ``objects`` are the
+    names that hold messages.
+    """
+
+    def __init__(self, tree: Any) -> None:  # nodes of jinja2, whose attributes are by kind
+        self._above: dict[int, Any] = {}
+        self._nodes = list(self._walk(tree))
+        self._said: set[str] = set()
+        self._objects = {"messages"}
+        self.is_plain = all(map(self._is_known, self._nodes)) and self._follow()
+
+    def _walk(self, node: Any) -> Iterator[Any]:
+        yield node
+        for child in node.iter_child_nodes():
+            self._above[id(child)] = node
+            yield from self._walk(child)
+
+    @staticmethod
+    def _is_known(node: Any) -> bool:
+        kind = type(node).__name__
+        return kind in _NODES and not (kind == "Name" and node.name == "strftime_now")
+
+    def _follow(self) -> bool:
+        """Look at every use of what is said and of messages, until no name is new."""
+        known = -1
+        while known != (known := len(self._said) + len(self._objects)):
+            for node in self._nodes:
+                kind = type(node).__name__
+                is_name = kind == "Name" and node.ctx == "load"
+                if self._reads_content(node) or (is_name and node.name in self._said):
+                    if not self._is_put_in(node):
+                        return False
+                elif is_name and node.name in self._objects and not self._is_looked_into(node):
+                    return False
+        return not self._said & self._objects
+
+    @staticmethod
+    def _reads_content(node: Any) -> bool:
+        kind = type(node).__name__
+        if kind == "Getattr":
+            return bool(node.attr == _SAID)
+        return kind == "Getitem" and getattr(node.arg, "value", None) == _SAID
+
+    def _is_put_in(self, node: Any) -> bool:
+        """Return whether ``node``, a text with what is said, is put into the output as it is."""
+        above = self._above[id(node)]
+        kind = type(above).__name__
+        if kind in ("Output", "Not"):
+            return True
+        if kind == "Test":
+            return above.name in _TESTS
+        if kind == "If" or (kind == "CondExpr" and above.test is node):
+            return True  # a text that is not empty counts as true
+        if kind == "Assign" and type(above.target).__name__ == "Name":
+            self._said.add(above.target.name)
+            return True
+        if kind in ("Concat", "Add", "And", "Or", "CondExpr"):
+            return self._is_put_in(above)
+        return kind == "Filter" and above.name == "trim" and self._is_put_in(above)
+
+    def _is_looked_into(self, node: Any) -> bool:
+        """Return whether ``node``, one or several messages, gives away nothing but its parts."""
+        above = self._above[id(node)]
+        kind = type(above).__name__
+        if kind == "For" and above.iter is node:
+            if type(above.target).__name__ != "Name":
+                return False
+            self._objects.add(above.target.name)
+            return True
+        if kind == "Getitem" and above.node is node:
+            if isinstance(getattr(above.arg, "value", None), str):
+                return True  # one of its fields; the content is looked at by itself
+            return self._is_looked_into(above)
+        if kind == "Assign" and type(above.target).__name__ == "Name":
+            self._objects.add(above.target.name)
+            return True
+        if kind == "Getattr":  # a field and no method, which might give the content
+            return type(self._above[id(above)]).__name__ != "Call"
+        return kind == "Filter" and above.name == "length"

@@ -1,0 +1,199 @@
+"""Chat templates shaped like those of models that people train: thoughts, other end tokens."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.models import TEXTS, model
+from turngym.agents.engine.config import ChatTemplateConfig
+from turngym.agents.engine.models import load_tokenizer, save_model_dir, train_tokenizer
+from turngym.agents.rendering import Renderer
+from turngym.agents.templates import prepare
+from turngym.errors import ConfigError
+from turngym.types import Message
+
+EACH = "{% for m in messages %}"
+ASKED = "{% if add_generation_prompt %}"
+
+# Earlier answers lose their thoughts, the last one gets a place for them even if it has none.
+HYBRID = (
+    EACH + "<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}"
+    "{{ m.content.split('</think>')[-1].lstrip('\n') }}<|im_end|>\n{% endfor %}"
+    + ASKED
+    + "<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+    "{% endif %}"
+)
+# The thought is opened for the model; earlier answers have an empty one.
+THINKER = (
+    EACH + "<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}<|im_end|>\n"
+    "{% endfor %}" + ASKED + "<|im_start|>assistant\n<think>\n{% endif %}"
+)
+# Nothing closes an answer but the next message's role.
+OPEN_ENDED = (
+    EACH + "<|{{ m.role }}|>\n{{ m.content }}{% endfor %}" + ASKED + "<|assistant|>\n{% endif %}"
+)
+# Not the end of the sequence ends an answer; that comes once, at the end of everything.
+CLOSED = (
+    EACH + "<|{{ m.role }}|>\n{{ m.content }}<|done|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% else %}{{ eos_token }}{% endif %}"
+)
+# Its own names of roles, a begin token, and no system message.
+TURNS = (
+    "{{ bos_token }}{% if messages[0].role == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}"
+    + EACH
+    + "<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
+    "{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
+    + ASKED
+    + "<start_of_turn>model\n{% endif %}"
+)
+# The model says itself to whom it speaks.
+CHANNELS = (
+    EACH + "<|start|>{{ m.role }}"
+    "{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>{{ m.content }}<|done|>"
+    "{% endfor %}" + ASKED + "<|start|>assistant{% endif %}"
+)
+CONTROL = (
+    "<|im_start|>", "<|im_end|>", "<|user|>", "<|done|>", "<|start|>", "<|channel|>",
+    "<|message|>", "<start_of_turn>", "<end_of_turn>", "<bos>",
+)  # fmt: skip
+
+
+def tokenizer(template: str) -> Any:
+    made = train_tokenizer(TEXTS * 3, 290)
+    made.add_special_tokens({"additional_special_tokens": list(CONTROL), "bos_token": "<bos>"})
+    made.add_tokens(["<think>", "</think>"])
+    made.chat_template = template
+    return made
+
+
+def said(role: Any, text: str) -> Message:
+    return Message(role=role, content=text)
+
+
+def played(template: str, **kwargs: bool) -> tuple[str, str]:
+    """Return the end token, and two turns as the model reads and says them."""
+    made = tokenizer(template)
+    prepare(made, ChatTemplateConfig(chat_template_kwargs=kwargs))
+    renderer = Renderer(made)
+    ids = [
+        *renderer.opening([said("system", "be kind"), said("user", "see a")]),
+        *renderer.action("go a"),
+        *renderer.continuation([said("user", "see b")], hit_eos=True),
+        *renderer.action("<think>why</think>go b"),
+    ]
+    text: str = made.decode(ids)
+    return made.eos_token, text
+
+
+@pytest.mark.parametrize(
+    ("template", "kwargs", "end", "text"),
+    [
+        (
+            HYBRID,
+            {},
+            "<|im_end|>",
+            "<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nsee a<|im_end|>\n"
+            "<|im_start|>assistant\ngo a<|im_end|>\n<|im_start|>user\nsee b<|im_end|>\n"
+            "<|im_start|>assistant\n<think>why</think>go b<|im_end|>",
+        ),
+        (
+            HYBRID,
+            {"enable_thinking": False},
+            "<|im_end|>",
+            "<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nsee a<|im_end|>\n"
+            "<|im_start|>assistant\n<think>\n\n</think>\n\ngo a<|im_end|>\n"
+            "<|im_start|>user\nsee b<|im_end|>\n"
+            "<|im_start|>assistant\n<think>\n\n</think>\n\n<think>why</think>go b<|im_end|>",
+        ),
+        (
+            THINKER,
+            {},
+            "<|im_end|>",
+            "<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nsee a<|im_end|>\n"
+            "<|im_start|>assistant\n<think>\ngo a<|im_end|>\n<|im_start|>user\nsee b<|im_end|>\n"
+            "<|im_start|>assistant\n<think>\n<think>why</think>go b<|im_end|>",
+        ),
+        (
+            OPEN_ENDED,
+            {},
+            "<|user|>",
+            "<|system|>\nbe kind<|user|>\nsee a<|assistant|>\ngo a<|user|>\nsee b<|assistant|>\n"
+            "<think>why</think>go b<|user|>",
+        ),
+        (
+            CLOSED,
+            {},
+            "<|done|>",
+            "<|system|>\nbe kind<|done|>\n<|user|>\nsee a<|done|>\n<|assistant|>\ngo a<|done|>\n"
+            "<|user|>\nsee b<|done|>\n<|assistant|>\n<think>why</think>go b<|done|>",
+        ),
+        (
+            TURNS,
+            {},
+            "<end_of_turn>",
+            "<bos><start_of_turn>user\nbe kind\n\nsee a<end_of_turn>\n<start_of_turn>model\n"
+            "go a<end_of_turn>\n<start_of_turn>user\nsee b<end_of_turn>\n<start_of_turn>model\n"
+            "<think>why</think>go b<end_of_turn>",
+        ),
+    ],
+)
+def test_an_episode_keeps_what_was_said(
+    template: str, kwargs: dict[str, bool], end: str, text: str
+) -> None:
+    assert played(template, **kwargs) == (end, text)
+
+
+@pytest.mark.parametrize("template", [HYBRID, THINKER, OPEN_ENDED, CLOSED, TURNS])
+def test_an_answer_that_was_cut_off_is_closed(template: str) -> None:
+    made = tokenizer(template)
+    prepare(made)
+    renderer, new = Renderer(made), [said("user", "see b")]
+    closed = made.decode(renderer.continuation(new, hit_eos=True))
+    assert made.decode(renderer.continuation(new, hit_eos=False)) == made.eos_token + closed
+
+
+def test_what_a_model_has_to_say_itself_is_refused() -> None:
+    made = tokenizer(CHANNELS)
+    prepare(made)
+    with pytest.raises(ConfigError, match=r"rewrites earlier messages: '' becomes '<\|channel\|>"):
+        Renderer(made)
+
+
+def test_a_template_that_fails_is_one_line() -> None:
+    made = tokenizer("{{ raise_exception('no such thing') }}")
+    with pytest.raises(ConfigError, match=r"fails on messages of roles \['user'\]: no such thing"):
+        Renderer(made)
+
+
+def test_a_saved_model_keeps_its_template_and_the_arguments(tmp_path: Path) -> None:
+    made, file = tokenizer(CLOSED), tmp_path / "hybrid.jinja"
+    file.write_text(HYBRID)
+    wanted = ChatTemplateConfig(
+        chat_template=str(file), chat_template_kwargs={"enable_thinking": False, "name": "it's"}
+    )
+    prepare(made, wanted)
+    save_model_dir(model(), made, tmp_path / "model")
+    for config in (
+        None,
+        wanted,
+        ChatTemplateConfig(chat_template_kwargs=wanted.chat_template_kwargs),
+    ):
+        loaded = load_tokenizer(tmp_path / "model", config)
+        assert loaded.chat_template == made.chat_template
+        assert loaded.eos_token == "<|im_end|>"
+    text = made.apply_chat_template(
+        [{"role": "user", "content": "x"}], tokenize=False, add_generation_prompt=True
+    )
+    assert text.endswith("<think>\n\n</think>\n\n")
+
+
+def test_settings_that_cannot_be_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone.jinja' cannot be read"):
+        prepare(tokenizer(CLOSED), ChatTemplateConfig(chat_template=str(tmp_path / "gone.jinja")))
+    with pytest.raises(ValueError, match="'no name' is no name of a variable"):
+        ChatTemplateConfig(chat_template_kwargs={"no name": 1})
