@@ -1,10 +1,12 @@
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from helpers.models import model, tokenizer
 from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder
@@ -49,14 +51,42 @@ def full_logprobs(ids: Sequence[int], *, temperature: float = 1.0, of: Any = Non
     return (logits / temperature).log_softmax(-1)
 
 
+ROPE = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ROPE}
+
+
+def built(kind: str, **settings: Any) -> Any:
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape = {"vocab_size": len(tokenizer()), "intermediate_size": 48, "num_key_value_heads": 1}
+    shape |= {"eos_token_id": None, "bos_token_id": None, "pad_token_id": None}
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(2)
+        config = AutoConfig.for_model(kind, **{**size, **shape, **settings})
+        return AutoModelForCausalLM.from_config(config).eval()
+
+
 @pytest.mark.parametrize(
-    ("architecture", "kv_heads"), [("llama", None), ("llama", 1), ("qwen2", 2), ("qwen3", 1)]
+    ("make", "decoder"),
+    [
+        (partial(model, "llama"), CachedDecoder),
+        (partial(model, "llama", kv_heads=1), CachedDecoder),
+        (partial(model, "qwen2", kv_heads=2), CachedDecoder),
+        (partial(model, "qwen3", kv_heads=1), CachedDecoder),
+        (partial(built, "llama", rope_parameters=LLAMA3), CachedDecoder),
+        (partial(built, "qwen2", rope_parameters={"rope_type": "yarn", **ROPE}), CachedDecoder),
+        (partial(built, "llama", rope_parameters={"rope_type": "dynamic", **ROPE}), ReplayDecoder),
+        (partial(built, "mistral", sliding_window=None), CachedDecoder),
+        (partial(built, "mistral", sliding_window=8), ReplayDecoder),
+        (partial(built, "mamba", state_size=8), ReplayDecoder),
+    ],
 )
 def test_logprobs_over_three_turns_equal_one_full_forward_pass(
-    architecture: Any, kv_heads: int | None
+    make: Callable[[], Any], decoder: type
 ) -> None:
-    tested = model(architecture, kv_heads=kv_heads)
-    session = LocalEngine(tested, tokenizer()).open(seed=3)
+    tested = make()
+    local = LocalEngine(tested, tokenizer(), context=128)
+    assert type(local._decoder) is decoder
+    session = local.open(seed=3)
     ids: list[int] = []
     drawn: list[tuple[int, float]] = []
     for turn in range(3):

@@ -75,18 +75,30 @@ def test_entropies_carry_gradients_only_when_asked_to(asked: bool) -> None:
     assert entropies.requires_grad is asked
 
 
-def test_logits_that_an_architecture_changes_after_the_head_are_respected() -> None:
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("granite", {"logits_scaling": 4.0, "embedding_multiplier": 30.0}),
+        ("gemma2", {"final_logit_softcapping": 0.1, "head_dim": 8}),
+        (
+            "falcon_h1",
+            {"lm_head_multiplier": 0.25, "mamba_d_ssm": 16, "mamba_n_heads": 2, "mamba_d_head": 8},
+        ),
+    ],
+)
+def test_logits_that_an_architecture_changes_after_the_head_are_respected(
+    kind: str, change: dict[str, float]
+) -> None:
     """Granite divides its logits; the head alone would be four times too sure."""
     shape = AutoConfig.for_model(
-        "granite",
+        kind,
         vocab_size=280,
         hidden_size=16,
         intermediate_size=16,
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=2,
-        logits_scaling=4.0,
-        embedding_multiplier=30.0,
+        **change,
         pad_token_id=None,
         bos_token_id=None,
         eos_token_id=None,

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CPU = torch.device("cpu")
-_LEAN_ARCHITECTURES = ("llama", "qwen2", "qwen3")
+_LEAN_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+_STEADY_ROPES = ("default", "linear", "llama3", "yarn")
+"""Positions whose frequencies do not depend on how long a text is."""
 _SHARE_FOR_VIEW = 0.6
 """Above this share of wanted rows, all rows up to the highest are computed, without copying."""
 
@@ -82,13 +84,15 @@ def make_decoder(
 
 def _is_lean(model: PreTrainedModel) -> bool:
     config = model.config
-    windowed = any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ())
+    kinds = getattr(config, "layer_types", None) or ()
+    windowed = any(kind != "full_attention" for kind in kinds) or (
+        config.model_type == "mistral" and config.sliding_window is not None
+    )
     rope = getattr(model.model, "rotary_emb", None) if hasattr(model, "model") else None
-    plain_rope = getattr(rope, "rope_type", "default") == "default"
     return (
         config.model_type in _LEAN_ARCHITECTURES
         and config.hidden_act == "silu"
-        and plain_rope
+        and getattr(rope, "rope_type", "default") in _STEADY_ROPES
         and not windowed
     )
 
@@ -305,7 +309,7 @@ class ReplayDecoder:
     """Any causal model of ``transformers``; rows that cannot be continued are read again.
 
     While the same rows each grow by one token, the model's own cache is used; otherwise all wanted
-    rows are read from their start, padded on the right. Slower than ``CachedDecoder`` over many
+    rows are read from their start, padded on the left. Slower than ``CachedDecoder`` over many
     turns, and right for every architecture.
     """
 
@@ -392,7 +396,7 @@ class ReplayDecoder:
             use_cache=True,
             logits_to_keep=1,
         )
-        self._cache = output.past_key_values
+        self._cache = getattr(output, "past_key_values", None)  # a state space model has none
         logits: Tensor = output.logits[:, -1].float()
         return logits
 

@@ -25,8 +25,17 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-NEUTRAL_HEAD = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale": 1.0}
-"""Settings by which some architectures change logits after the head, and what means no change."""
+NEUTRAL_HEAD = {
+    "final_logit_softcapping": None,
+    "logits_soft_cap": None,
+    "output_logit_soft_cap": None,
+    "logits_scaling": 1.0,
+    "logit_scale": 1.0,
+    "lm_head_multiplier": 1.0,
+    "logits_mup_width_multiplier": 1.0,
+}
+"""Settings by which some architectures change logits around the head, and what means no change:
+all that transformers 5.23 has."""
 _KEPT = "_turngym_compute"
 
 
