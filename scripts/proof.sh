@@ -17,7 +17,7 @@ swe          every SWE task and terminal tasks: sound, solved by the expert, not
 tasks        the check of tasks on its corpus of planted defects, and on every environment that runs here
 outside      agents of others, installed from the registry and run unchanged through the gateway
 interop      OpenEnv, Harbor, verifiers, Inspect and TRL, each in its own environment, play and check what is ours
-templates    an episode through the chat template of every model for which TRL ships one
+models       44 architectures through engine and learner; an episode through each chat template that TRL ships
 llm          SmolLM2 through the local engine and through a server: equal turns; a SWE episode, trained on
 vllm         engines: 20 servers killed in the middle of steps; every law on real vLLM in its own environment
 drill        kill a trainer 50 times, 400 runs of random settings, every fault everywhere
@@ -94,7 +94,10 @@ interop)
     $bin/python -m venv "$trl" && $bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
       > "$(echo "$trl"/lib/python*/site-packages)/parent.pth" && "$trl/bin/pip" install -qq trl==1.16.0; }
   TURNGYM_TRL="$trl/bin/python" tests -s tests/integration/test_interop.py ;;
-templates) need train; $bin/python benchmarks/engine/chat_templates.py ;;
+models)
+  need train
+  $bin/python benchmarks/engine/architectures.py
+  $bin/python benchmarks/engine/chat_templates.py ;;
 llm)
   need train search smollm2 openai serve sandboxes
   TURNGYM_LLM=full tests -s tests/integration/test_llm_parity.py tests/integration/test_swe_llm.py ;;
