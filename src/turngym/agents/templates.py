@@ -22,7 +22,7 @@ QUESTION, ANSWER, NEXT = (f"turngym-probe-{name}" for name in ("question", "answ
 def prepare(tokenizer: PreTrainedTokenizerBase, config: ChatTemplateConfig | None = None) -> None:
     """Give ``tokenizer`` the template that ``config`` wants, and the end token of its template.
 
-    Arguments become part of the template, so whoever loads a model that was trained with it has
+    Arguments become part of the template, so a caller who loads a model that was trained with it has
     them too. The token that ends a message is not always the tokenizer's end of sequence (Gemma,
     Phi, GLM), and it is what a model says at the end of an answer.
 
