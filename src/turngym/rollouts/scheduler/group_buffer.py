@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from turngym.rollouts.scheduler.admission import Admission, Candidate, SchedulerLoad, trained_turns
 from turngym.rollouts.scheduler.config import SchedulerConfig
 from turngym.rollouts.scheduler.groups import (
+    Batch,
     Member,
     OpenGroup,
     ReadyGroup,
@@ -43,14 +44,6 @@ class Runner(Protocol):
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call ``function`` in ``seconds``, in the event loop, unless the scheduler ends before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Composition:
-    """What one step trains on."""
-
-    groups: tuple[ReadyGroup, ...]
-    extra: tuple[ReadyGroup, ...]
 
 
 class GroupBuffer:
@@ -245,7 +238,7 @@ class GroupBuffer:
 
     # Steps.
 
-    def compose(self, step: int, *, final: bool) -> Composition | None:
+    def compose(self, step: int, *, final: bool) -> Batch | None:
         """Return what ``step`` trains on, or None when there is not enough yet.
 
         Args:
@@ -267,7 +260,7 @@ class GroupBuffer:
         replayed = [replace(group, kind="replay") for group in self._selection.replay(step, groups)]
         # They count for admission until their update is published, or more would begin too early.
         self.taken = [(group.index, group.target) for group in groups]
-        return Composition(groups=tuple(groups), extra=(*extra, *replayed))
+        return Batch(step=step, groups=tuple(groups), extra=(*extra, *replayed))
 
     def evict(self, step: int) -> None:
         """Drop what can no more be trained on at ``step``; to be called when versions change.

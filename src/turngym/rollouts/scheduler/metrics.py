@@ -21,7 +21,7 @@ import numpy as np
 
 from turngym.errors import TrainingError
 from turngym.rollouts.scheduler.admission import LagCounts
-from turngym.rollouts.scheduler.config import FailureConfig, RetryConfig
+from turngym.rollouts.scheduler.config import FailureConfig
 from turngym.rollouts.scheduler.groups import OpenGroup
 from turngym.types import StopReason
 
@@ -32,41 +32,28 @@ _SUMS = (
 )
 
 
-def list_schedule(durations: Iterable[float], slots: int) -> float:
-    """Return the wall time of a work-conserving schedule, in the unit of ``durations``.
+class ListSchedule:
+    """The wall time of a work-conserving schedule, one episode at a time.
 
     Episodes begin in the order given, each on the slot that is free first. It is a tighter bound
     than ``max(sum / slots, longest)``, which ignores that the last slots run dry one by one.
 
     Args:
-        durations: Length of each episode.
         slots: Episodes at once, 1 or more.
-    """
-    clock = ListSchedule(slots)
-    for duration in durations:
-        clock.add(duration)
-    return clock.wall
-
-
-class ListSchedule:
-    """``list_schedule`` one episode at a time.
-
-    Args:
-        slots: Episodes at once, 1 or more.
+        durations: Length of the first episodes.
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, durations: Iterable[float] = ()) -> None:
         self._free = [0.0] * slots
         self.wall = 0.0
-        """When the last episode so far ends."""
-        self.busy = 0.0
-        """Sum of the durations."""
+        """When the last episode so far ends, in the unit of the durations."""
+        for duration in durations:
+            self.add(duration)
 
     def add(self, duration: float) -> None:
         """Begin an episode of ``duration`` on the slot that is free first."""
         end = self._free[0] + duration
         heapq.heapreplace(self._free, end)
-        self.busy += duration
         self.wall = max(self.wall, end)
 
 
@@ -258,42 +245,6 @@ _ROWS = 12
 
 class TooManyFaults(TrainingError):
     """More tries ended by a fault than the budget allows; the message is a table of causes."""
-
-
-@dataclass(slots=True)
-class Quarantine:
-    """Tasks on which the environment broke too often."""
-
-    after: int
-    faults: Counter[str] = field(default_factory=Counter)
-
-    def blame(self, task_id: str) -> None:
-        """Count one fault of the environment."""
-        self.faults[task_id] += 1
-
-    def holds(self, task_id: str) -> bool:
-        """Return whether the task is shut out."""
-        return self.faults[task_id] >= self.after
-
-    @property
-    def tasks(self) -> list[str]:
-        """The tasks that are shut out."""
-        return sorted(task for task, count in self.faults.items() if count >= self.after)
-
-
-def may_retry(
-    config: RetryConfig, quarantine: Quarantine, *, stop: StopReason, tries: int, task_id: str
-) -> bool:
-    """Return whether an episode that ended by a fault is begun again.
-
-    Args:
-        config: The settings.
-        quarantine: Knows which tasks are shut out, the last fault included.
-        stop: Why the episode ended.
-        tries: Tries so far, the failed one included.
-        task_id: The task.
-    """
-    return stop.is_error and tries < config.max_tries and not quarantine.holds(task_id)
 
 
 class FailureBudget:

@@ -243,9 +243,8 @@ class RolloutScheduler:
             if self._ledger is not None and self._buffer.is_spilled:
                 await self._ledger.flush()
             is_over = self._exhausted and not self._dispatch.is_busy
-            found = self._buffer.compose(self.version, final=is_over)
-            if found is not None:
-                return Batch(step=self.version, groups=found.groups, extra=found.extra)
+            if (found := self._buffer.compose(self.version, final=is_over)) is not None:
+                return found
             if is_over and not self._buffer.open:
                 return None
             self.schedule()
@@ -335,7 +334,7 @@ class RolloutScheduler:
             "pool/replaced": float(sum(pool.stats.replaced for pool in pools)),
             "pool/timeouts": float(sum(pool.stats.timeouts for pool in pools)),
             "pool/close_faults": float(sum(pool.stats.close_faults for pool in pools)),
-            "sched/quarantined": float(len(self._dispatch.quarantine.tasks)),
+            "sched/quarantined": float(self._dispatch.quarantined),
         }
 
     @property
