@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -80,11 +80,8 @@ def reset_seed(env_seed: int) -> int | None:
     return None if env_seed < 0 else env_seed
 
 
-class KeepPicture(Protocol):
-    """Keeps what the agent saw."""
-
-    def __call__(self, pixels_HW3: Any) -> str:
-        """Keep a picture, uint8 [H, W, 3], and return its name."""
+KeepPicture = Callable[[Any], str]
+"""Keeps a picture that the agent saw, uint8 [H, W, 3], and returns its name."""
 
 
 @dataclass(frozen=True, slots=True)

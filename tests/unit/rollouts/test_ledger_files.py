@@ -99,6 +99,6 @@ async def test_a_full_disk_at_the_resumption_is_one_line(
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("turngym.rollouts.scheduler.recovery.with_transaction", full)
+    monkeypatch.setattr("turngym.rollouts.scheduler.recovery._roll", full)
     with pytest.raises(TrainingError, match=r"ledger\.sqlite: cannot be written .*free some space"):
         await reopen(killed)

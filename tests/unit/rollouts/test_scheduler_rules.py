@@ -7,7 +7,7 @@ import pytest
 from helpers.scheduling import make_turn, member_of, open_group
 from turngym.rollouts.scheduler.admission import partial_end, trained_turns, turn_version
 from turngym.rollouts.scheduler.config import BudgetConfig, FailureConfig, GroupConfig
-from turngym.rollouts.scheduler.groups import closes, is_usable, patience_left
+from turngym.rollouts.scheduler.groups import closes, least_members, patience_left
 from turngym.rollouts.scheduler.metrics import FailureBudget, ListSchedule, TooManyFaults
 from turngym.rollouts.scheduler.running import Allowance
 from turngym.types import StopReason
@@ -71,15 +71,10 @@ def test_patience_counts_from_the_opening_in_median_episodes() -> None:
 
 
 def test_a_group_that_lost_members_is_used_as_it_is_or_not_at_all() -> None:
-    group = open_group(size=4)
-    group.finished = [member_of(0)]
-    assert not is_usable(group, GroupConfig())
-    group.finished.append(member_of(1))
-    assert is_usable(group, GroupConfig())
-    assert not is_usable(group, GroupConfig(quorum=3))
-    single = open_group(size=1)
-    single.finished = [member_of(0)]
-    assert is_usable(single, GroupConfig())
+    request = open_group(size=4).request
+    assert least_members(request, GroupConfig()) == 2
+    assert least_members(request, GroupConfig(quorum=3)) == 3
+    assert least_members(open_group(size=1).request, GroupConfig()) == 1
 
 
 def test_a_budget_of_faults_stops_the_run_with_a_table_of_causes() -> None:

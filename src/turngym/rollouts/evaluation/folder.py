@@ -28,7 +28,14 @@ import numpy as np
 from turngym.agents.remote.wire import png
 from turngym.errors import ConfigError, RecordError
 from turngym.provenance import provenance
-from turngym.records import Manifest, append_trajectory, read_lines, write_json, write_lines
+from turngym.records import (
+    Manifest,
+    append_trajectory,
+    read_lines,
+    replacing,
+    write_json,
+    write_lines,
+)
 from turngym.rollouts.evaluation.rows import (
     FILE,
     EpisodeRow,
@@ -358,14 +365,10 @@ class PictureFolder:
         shape = str(pixels.shape).encode()
         name = hashlib.sha256(shape + pixels.tobytes()).hexdigest()[:24] + ".png"
         if name not in self._known:
-            self._write(name, png(pixels))
+            file = self._folder / name
+            if not file.exists():
+                self._folder.mkdir(exist_ok=True)
+                with replacing(file) as partial:
+                    partial.write_bytes(png(pixels))
             self._known.add(name)
         return name
-
-    def _write(self, name: str, content: bytes) -> None:
-        file = self._folder / name
-        if not file.exists():
-            self._folder.mkdir(exist_ok=True)
-            partial = file.with_name(name + ".partial")
-            partial.write_bytes(content)
-            partial.replace(file)

@@ -191,7 +191,9 @@ def _audit(db: sqlite3.Connection, report: AuditReport) -> AuditReport:
     report.tries = _counted(db, query)
     _check_steps(db, report)
     _check_uses(db, report)
-    _check_states(db, report)
+    for text, query in _WRONG.items():
+        for row in db.execute(query):
+            report.blame(text.format(*row))
     _check_turns(db, report)
     if report.generated != report.tokens.total():
         report.blame(f"tokens do not add up: {report.equation}")
@@ -206,12 +208,6 @@ def _check_steps(db: sqlite3.Connection, report: AuditReport) -> None:
     steps = [step for (step,) in db.execute("SELECT step FROM steps ORDER BY step")]
     if steps and steps != list(range(steps[0], steps[0] + len(steps))):
         report.blame(f"updates are not numbered without a gap: {steps[:10]} ...")
-    late = db.execute(
-        "SELECT step FROM steps WHERE state = 'reserved' AND step < (SELECT MAX(step) FROM steps)"
-        " AND step < (SELECT COALESCE(MAX(step), 0) FROM steps WHERE state <> 'reserved')"
-    )
-    for (step,) in late:
-        report.blame(f"update {step} was never applied, but later ones were")
 
 
 def _check_uses(db: sqlite3.Connection, report: AuditReport) -> None:
@@ -221,7 +217,6 @@ def _check_uses(db: sqlite3.Connection, report: AuditReport) -> None:
         "SELECT grp, member, retry, first, last, step FROM uses WHERE kind <> 'replay' "
         "ORDER BY grp, member, retry, first, step"
     )
-    whole: Counter[tuple[int, int]] = Counter()
     for grp, member, retry, first, end, step in rows:
         key = (grp, member, retry)  # another try has other turns
         before = last.get(key)
@@ -231,49 +226,39 @@ def _check_uses(db: sqlite3.Connection, report: AuditReport) -> None:
                 f"and {step}"
             )
         last[key] = (end, step)
-    for grp, member, count in db.execute(
-        "SELECT grp, member, COUNT(*) FROM uses WHERE kind IN ('group', 'late') GROUP BY 1, 2"
-    ):
-        whole[grp, member] = count
-        if count > 1:
-            report.blame(f"episode {grp}.{member} was consumed by {count} updates")
-    for grp, member in db.execute(
-        "SELECT grp, member FROM samples WHERE state IN ('reserved', 'applied', 'checkpointed')"
-    ):
-        if whole[grp, member] != 1:
-            report.blame(f"episode {grp}.{member} counts as used, but no update has it")
 
 
-def _check_states(db: sqlite3.Connection, report: AuditReport) -> None:
-    for grp, member, state in db.execute(
-        "SELECT s.grp, s.member, s.state FROM samples s JOIN uses u USING (grp, member) "
-        "WHERE u.kind IN ('group', 'late') "
-        "AND s.state NOT IN ('reserved', 'applied', 'checkpointed')"
-    ):
-        report.blame(f"episode {grp}.{member} is in an update, but its state is {state!r}")
-    for grp, member in db.execute(
-        "SELECT grp, member FROM samples WHERE state = 'dropped' AND COALESCE(reason, '') = ''"
-    ):
-        report.blame(f"episode {grp}.{member} was dropped without a reason")
-    for grp, member, step in db.execute(
-        "SELECT s.grp, s.member, u.step FROM samples s JOIN uses u USING (grp, member) "
-        "JOIN steps t USING (step) WHERE u.kind IN ('group', 'late') AND "
-        "((s.state = 'applied' AND t.state = 'reserved') OR "
-        "(s.state = 'checkpointed' AND t.state <> 'checkpointed'))"
-    ):
-        report.blame(f"episode {grp}.{member} is ahead of update {step}, which has it")
-    for grp, member, outcome in db.execute(
-        "SELECT u.grp, u.member, a.outcome FROM uses u JOIN tries a USING (grp, member, retry)"
-        " WHERE u.kind IN ('group', 'late') AND (a.outcome IS NULL OR a.outcome LIKE 'error_%')"
-    ):
-        report.blame(
-            f"episode {grp}.{member} was trained on although it ended by {outcome or 'nothing'}"
-        )
-    for grp, member, retry in db.execute(
-        "SELECT a.grp, a.member, a.retry FROM tries a JOIN samples s USING (grp, member) "
-        "WHERE a.retry > s.retry"
-    ):
-        report.blame(f"episode {grp}.{member}: try {retry} began without shutting out others")
+_WRONG = {
+    "update {} was never applied, but later ones were": """
+        SELECT step FROM steps WHERE state = 'reserved' AND step < (SELECT MAX(step) FROM steps)
+        AND step < (SELECT COALESCE(MAX(step), 0) FROM steps WHERE state <> 'reserved')""",
+    "episode {}.{} was consumed by {} updates": """
+        SELECT grp, member, COUNT(*) FROM uses WHERE kind IN ('group', 'late') GROUP BY 1, 2
+        HAVING COUNT(*) > 1""",
+    "episode {}.{} counts as used, but no update has it": """
+        SELECT grp, member FROM samples s WHERE state IN ('reserved', 'applied', 'checkpointed')
+        AND NOT EXISTS (SELECT 1 FROM uses u WHERE u.grp = s.grp AND u.member = s.member
+                        AND u.kind IN ('group', 'late'))""",
+    "episode {}.{} is in an update, but its state is {!r}": """
+        SELECT s.grp, s.member, s.state FROM samples s JOIN uses u USING (grp, member)
+        WHERE u.kind IN ('group', 'late')
+        AND s.state NOT IN ('reserved', 'applied', 'checkpointed')""",
+    "episode {}.{} was dropped without a reason": """
+        SELECT grp, member FROM samples WHERE state = 'dropped' AND COALESCE(reason, '') = ''""",
+    "episode {}.{} is ahead of update {}, which has it": """
+        SELECT s.grp, s.member, u.step FROM samples s JOIN uses u USING (grp, member)
+        JOIN steps t USING (step) WHERE u.kind IN ('group', 'late') AND
+        ((s.state = 'applied' AND t.state = 'reserved') OR
+         (s.state = 'checkpointed' AND t.state <> 'checkpointed'))""",
+    "episode {}.{} was trained on although it ended by {}": """
+        SELECT u.grp, u.member, COALESCE(a.outcome, 'nothing') FROM uses u
+        JOIN tries a USING (grp, member, retry) WHERE u.kind IN ('group', 'late')
+        AND (a.outcome IS NULL OR a.outcome LIKE 'error_%')""",
+    "episode {}.{}: try {} began without shutting out others": """
+        SELECT a.grp, a.member, a.retry FROM tries a JOIN samples s USING (grp, member)
+        WHERE a.retry > s.retry""",
+}
+"""What is said of each row that there must not be, and how such rows are found."""
 
 
 def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:

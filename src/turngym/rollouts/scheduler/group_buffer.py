@@ -21,7 +21,7 @@ from turngym.rollouts.scheduler.groups import (
     StoredMember,
     closes,
     fetch,
-    is_usable,
+    least_members,
     patience_left,
     store,
     turn_tokens,
@@ -66,7 +66,7 @@ class GroupBuffer:
         self.taken: list[tuple[int, int | None]] = []
         """Index and target of the groups whose update is not published."""
         self.targets: Counter[int] = Counter()
-        self.runner: Runner | None = None
+        self.runner: Runner
         self._config = config
         self._bound = config.bound
         self._admission = admission
@@ -138,12 +138,11 @@ class GroupBuffer:
 
     def _close_if_complete(self, group: OpenGroup, now: float, *, overdue: bool = False) -> None:
         if closes(group, self._config.group, overdue=overdue):
-            self._close(group, early=overdue and len(group.finished) < group.enough)
+            self._close(group, early=overdue and len(group.finished) < group.request.size)
             return
         wait = patience_left(group, self._config.group, self._stats.durations, now)
-        if wait is not None and not group.closed and self.runner is not None:
-            runner = self.runner
-            runner.call_later(
+        if wait is not None and not group.closed:
+            self.runner.call_later(
                 wait, lambda: self._close_if_complete(group, now + wait, overdue=True)
             )
 
@@ -155,10 +154,10 @@ class GroupBuffer:
         reason = "redundant" if not early else "late"
         # Members beyond what the group needs stop in any case; those that are late may go on, and
         # are trained later beside the siblings that closed without them.
-        if slow and (not early or late == "drop") and self.runner is not None:
+        if slow and (not early or late == "drop"):
             self.runner.drop_members(group.index, slow, reason)
         group.finished.sort(key=lambda member: member.number)
-        if not is_usable(group, self._config.group):
+        if len(group.finished) < least_members(group.request, self._config.group):
             self._drop_group(group, group.finished, "group_failed")
             return
         group.siblings = tuple(member.trajectory for member in group.finished)
@@ -215,7 +214,7 @@ class GroupBuffer:
         self._drop_members(group.index, members, reason)
         self._end_group(group.index, group.target, reason)
         group.finished, group.siblings = [], ()
-        if group.waiting and self.runner is not None:
+        if group.waiting:
             self.runner.drop_members(group.index, sorted(group.waiting), reason)
 
     def _end_group(self, index: int, target: int | None, reason: str) -> None:
@@ -273,8 +272,10 @@ class GroupBuffer:
 
     def _evict_group(self, stored: StoredGroup, step: int) -> None:
         keep = self._young(stored, step)
-        if self._is_past(stored.candidate(), step) or not self._is_enough(stored, keep):
-            gone = "stale" if not self._is_leftover(stored, step) else "oversampled"
+        is_enough = len(keep) >= least_members(stored.request, self._config.group)
+        if self._is_past(stored.candidate(), step) or not is_enough:
+            is_leftover = stored.target is not None and stored.target < step
+            gone = "oversampled" if is_leftover else "stale"
             self._discard(stored, stored.members, gone)
             self._end_group(stored.index, stored.target, gone)
             del self.ready[stored.index]
@@ -295,14 +296,6 @@ class GroupBuffer:
     def _is_past(self, candidate: Candidate, step: int) -> bool:
         strict = self._config.admission.type != "windowed" or self._config.stale == "drop"
         return strict and self._admission.expired(candidate, step)
-
-    def _is_leftover(self, stored: StoredGroup, step: int) -> bool:
-        return stored.target is not None and stored.target < step
-
-    def _is_enough(self, stored: StoredGroup, keep: Sequence[StoredMember]) -> bool:
-        quorum = self._config.group.quorum
-        least = quorum if quorum is not None else min(2, stored.request.size)
-        return len(keep) >= least
 
     def drop_expired(self, version: int) -> None:
         """Drop groups that still run but can no more be trained on at ``version``."""

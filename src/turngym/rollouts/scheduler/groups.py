@@ -183,11 +183,6 @@ class OpenGroup:
         """Seed of the environment, which all members share."""
         return self.episodes[0].env_seed
 
-    @property
-    def enough(self) -> int:
-        """Finished members that complete it."""
-        return self.request.size
-
 
 def closes(group: OpenGroup, config: GroupConfig, *, overdue: bool) -> bool:
     """Return whether ``group`` closes now.
@@ -198,19 +193,18 @@ def closes(group: OpenGroup, config: GroupConfig, *, overdue: bool) -> bool:
     if group.closed:
         return False
     there = len(group.finished)
-    if there >= group.enough or not group.waiting:
+    if there >= group.request.size or not group.waiting:
         return True
     return overdue and config.quorum is not None and there >= config.quorum
 
 
-def is_usable(group: OpenGroup, config: GroupConfig) -> bool:
-    """Return whether a closing group has members enough to train on.
+def least_members(request: GroupRequest, config: GroupConfig) -> int:
+    """Return how many members a closed group must have to be trained on.
 
     Without a quorum two are enough, or one where one was ordered: a group that lost members to
     faults is used as it is, never filled up with made-up rewards.
     """
-    least = config.quorum if config.quorum is not None else min(2, group.enough)
-    return len(group.finished) >= least
+    return config.quorum if config.quorum is not None else min(2, request.size)
 
 
 def patience_left(

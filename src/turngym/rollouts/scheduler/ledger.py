@@ -354,17 +354,11 @@ class Ledger:
             self._loop.call_soon_threadsafe(function, *args)
 
     def _commit(self, batch: Sequence[Operation]) -> None:
-        db = self._db
-        try:
+        with self._db as db:
             # The write lock at once: taken later, it could be refused in the middle of a batch.
             db.execute("BEGIN IMMEDIATE")
             for statement, row in grouped(batch):
                 db.execute(statement, row)
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
         if self._digests is not None:
             self._keep_digests(self._digests, batch)
 

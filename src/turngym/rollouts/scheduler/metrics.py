@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from turngym.errors import TrainingError
+from turngym.records import replacing
 from turngym.rollouts.scheduler.admission import LagCounts
 from turngym.rollouts.scheduler.config import FailureConfig
 from turngym.rollouts.scheduler.groups import OpenGroup
@@ -234,9 +235,8 @@ class Timeline:
 
     def save(self, path: Path) -> None:
         """Write the trace, replacing ``path`` only when all of it is written."""
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(self.to_json()), encoding="utf-8")
-        partial.replace(path)
+        with replacing(path) as partial:
+            partial.write_text(json.dumps(self.to_json()), encoding="utf-8")
 
 
 _LONGEST_CAUSE = 100

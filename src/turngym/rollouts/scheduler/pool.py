@@ -399,33 +399,30 @@ class Lease:
             pool.calls if pool.calls is not None and is_held_back else nullcontext()
         )
 
-    async def reset(
+    def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, Info]:
+    ) -> Awaitable[tuple[Observation, Info]]:
         """Start an episode with ``options``, within the deadline for it."""
-        async with self._turn:
-            answer = self._watched(self._env.reset(seed=seed, options=options))
-            limit = self._reset_s
-            return await (answer if limit is None else self._pool.within("reset", answer, limit))
+        return self._called(
+            "reset", lambda: self._env.reset(seed=seed, options=options), self._reset_s
+        )
 
-    async def step(self, action: str) -> Step:
+    def step(self, action: str) -> Awaitable[Step]:
         """Carry out one action, within the deadline for it."""
-        async with self._turn:
-            answer, limit = self._watched(self._env.step(action)), self._step_s
-            return await (answer if limit is None else self._pool.within("step", answer, limit))
+        return self._called("step", lambda: self._env.step(action), self._step_s)
 
-    async def end_at_limit(self) -> Outcome | None:
+    def end_at_limit(self) -> Awaitable[Outcome | None]:
         """Judge the state at a limit, within the deadline of a step."""
         judge = getattr(self._env, "end_at_limit", lambda: None)
-        async with self._turn:
-            answer, limit = self._watched(awaited(judge())), self._step_s
-            end: Outcome | None
-            end = await (answer if limit is None else self._pool.within("judge", answer, limit))
-            return end
+        return self._called("judge", lambda: awaited(judge()), self._step_s)
 
-    def _watched(self, work: Awaitable[T]) -> Awaitable[T]:
-        watch = self._pool.watch
-        return work if watch is None else watch.watched(self._env, work)
+    async def _called(
+        self, phase: str, call: Callable[[], Awaitable[T]], limit_s: float | None
+    ) -> T:
+        async with self._turn:
+            watch = self._pool.watch
+            answer = call() if watch is None else watch.watched(self._env, call())
+            return await (answer if limit_s is None else self._pool.within(phase, answer, limit_s))
 
     def release(self, *, broken: bool = False) -> None:
         """Give the environment back. Safe to call twice."""

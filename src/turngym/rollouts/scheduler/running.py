@@ -61,15 +61,11 @@ class Allowance:
     def __init__(self, config: BudgetConfig) -> None:
         self._config = config
         self._limit = config.max_turns
-        self._grants = 0
+        self.grants = 0
+        """How often turns were granted."""
         self._earned = 0.0
         self._best: float | None = None
         self._potential: float | None = None
-
-    @property
-    def grants(self) -> int:
-        """How often turns were granted."""
-        return self._grants
 
     def spend(self, turn: Turn, *, turns: int, tokens: int) -> StopReason | None:
         """Count a finished turn and return why the episode ends here, or None.
@@ -91,7 +87,7 @@ class Allowance:
 
     def _extend(self) -> bool:
         config = self._config
-        if not config.extra_turns or self._grants >= config.max_extensions:
+        if not config.extra_turns or self.grants >= config.max_extensions:
             return False
         rose = (
             self._potential is not None and self._best is not None and self._potential > self._best
@@ -100,7 +96,7 @@ class Allowance:
             return False
         assert self._limit is not None
         self._limit += config.extra_turns
-        self._grants += 1
+        self.grants += 1
         # Progress is spent with the turns that it bought: the next extension needs its own.
         self._earned, self._best = 0.0, self._potential
         return True
