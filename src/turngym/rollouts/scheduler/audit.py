@@ -20,7 +20,7 @@ from turngym.rollouts.scheduler.ledger import (
     check_format,
     read_meta,
 )
-from turngym.rollouts.scheduler.ledger_files import log_damage, log_of
+from turngym.rollouts.scheduler.ledger_files import log_damage, log_of, open_reading
 from turngym.rollouts.scheduler.packing import unpack_turn
 
 _MOST_PROBLEMS = 20
@@ -152,7 +152,7 @@ def audit(run: Path) -> AuditReport:
 
 def _audit_file(path: Path) -> AuditReport:
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        with closing(open_reading(path)) as db:
             check_format(db, path)
             db.execute("BEGIN")  # one moment of a run that may go on
             report = _audit(db, AuditReport(path))

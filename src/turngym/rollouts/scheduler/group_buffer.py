@@ -28,7 +28,7 @@ from turngym.rollouts.scheduler.groups import (
     with_turns,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.ledger_files import read_episode
+from turngym.rollouts.scheduler.ledger_files import open_reading, read_episode
 from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.rollouts.scheduler.packing import PackedEpisode
 
@@ -391,7 +391,7 @@ class GroupBuffer:
     def _read(self, key: SampleKey, retry: int) -> PackedEpisode:
         assert self._ledger is not None
         if self._reader is None:
-            self._reader = self._ledger.reading()
+            self._reader = open_reading(self._ledger.path)
         return read_episode(self._reader, key, retry)
 
     def close(self) -> None:

@@ -278,10 +278,6 @@ class Ledger:
         """Enter whose ledger it is, as ``SHARE``."""
         self._add((sql.SET_META, (SHARE, share)))
 
-    def reading(self) -> sqlite3.Connection:
-        """Return a connection of its own that sees what is committed."""
-        return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
-
     def _add(self, *operations: Operation) -> int:
         with self._guard:
             self._pending.extend(operations)
