@@ -9,7 +9,6 @@ import select
 import shutil
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -249,12 +248,6 @@ def in_child(work: Any) -> tuple[int, int]:  # a function that returns JSON valu
         os._exit(0)
     finally:
         os._exit(1)
-
-
-def die(text: str) -> None:
-    """End the launcher with a message."""
-    sys.stderr.write(text + "\n")
-    sys.exit(1)
 
 
 def make_base(path: str, owner: int) -> None:
