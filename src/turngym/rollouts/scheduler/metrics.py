@@ -203,12 +203,12 @@ class Timeline:
     """
 
     def __init__(self, limit: int = 200_000) -> None:
-        self._spans: deque[tuple[str, str, int, float, float, Any]] = deque(maxlen=limit)
+        self._spans: deque[tuple[str, str, int, float, float]] = deque(maxlen=limit)
         self._marks: deque[tuple[str, float]] = deque(maxlen=limit)
 
-    def span(self, kind: str, name: str, slot: int, start: float, end: float, note: Any) -> None:
+    def span(self, kind: str, name: str, slot: int, start: float, end: float) -> None:
         """Note that something of ``kind`` ran in ``slot`` from ``start`` to ``end``."""
-        self._spans.append((kind, name, slot, start, end, note))
+        self._spans.append((kind, name, slot, start, end))
 
     def mark(self, name: str, at: float) -> None:
         """Note the moment ``at`` of the whole run, such as new weights."""
@@ -216,7 +216,7 @@ class Timeline:
 
     def to_json(self) -> dict[str, Any]:
         """Return the trace. Each slot is a thread; the learner is thread 0."""
-        origin = min((start for _, _, _, start, _, _ in self._spans), default=0.0)
+        origin = min((start for _, _, _, start, _ in self._spans), default=0.0)
         events: list[dict[str, Any]] = [
             {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "turngym rollouts"}},
             {"ph": "M", "pid": 1, "tid": 0, "name": "thread_name", "args": {"name": "learner"}},
@@ -224,10 +224,10 @@ class Timeline:
         for slot in sorted({span[2] for span in self._spans} - {0}):
             row = {"name": f"slot {slot}"}
             events.append({"ph": "M", "pid": 1, "tid": slot, "name": "thread_name", "args": row})
-        for kind, name, slot, start, end, note in self._spans:
+        for kind, name, slot, start, end in self._spans:
             event = {"ph": "X", "pid": 1, "tid": slot, "cat": kind, "name": name}
             event |= {"ts": (start - origin) * _MICRO, "dur": (end - start) * _MICRO}
-            events.append(event if note is None else event | {"args": {"note": note}})
+            events.append(event)
         for name, at in self._marks:
             ts = (at - origin) * _MICRO
             events.append({"ph": "i", "pid": 1, "tid": 0, "s": "g", "name": name, "ts": ts})

@@ -89,8 +89,6 @@ class EnvPool:
             that block do not hold up others. ``"process"``: nor do calls that crash, leak or never
             return. ``RayWorkers``: calls run on other nodes.
         deadlines: Seconds that calls may take.
-        spares: Environments kept ready besides those that are lent, so that replacing a broken one
-            takes no time.
         calls: Holds back calls to environments that do not compute in the event loop; it may be
             shared with other pools. None lets all of them run.
 
@@ -105,7 +103,6 @@ class EnvPool:
         size: int,
         isolation: Isolation | RayWorkers = "inline",
         deadlines: DeadlineConfig | None = None,
-        spares: int = 0,
         calls: asyncio.Semaphore | None = None,
     ) -> None:
         if size < 1:
@@ -119,24 +116,21 @@ class EnvPool:
         self.stats = PoolStats()
         self.calls = calls
         self._make_env = make_env
-        self._spares = spares
         self._lent = 0
         self._idle: deque[AsyncEnv] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._background: set[asyncio.Task[None]] = set()
-        self._making = 0
         self._closed = False
         self.watch: BlockWatch | None = None
 
     async def open(self) -> None:
-        """Make one environment and the spares, so that what is wrong with them is said at once.
+        """Make one environment, so that what is wrong with them is said at once.
 
         Raises:
             ConfigError: Deadlines are set that this isolation cannot keep.
             EnvironmentFault: An environment cannot be made.
         """
         self._idle.append(await self._make())
-        self._top_up()
 
     async def lease(self) -> Lease:
         """Lend one environment, as soon as fewer than ``size`` are lent.
@@ -144,7 +138,8 @@ class EnvPool:
         Raises:
             EnvironmentFault: It cannot be made.
         """
-        self._check_open()
+        if self._closed:
+            raise EnvironmentFault("lease: the environment pool is closed")
         if self._lent >= self.size:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -161,7 +156,6 @@ class EnvPool:
         except BaseException:
             self._returned()
             raise
-        self._top_up()
         return Lease(self, env)
 
     async def close(self) -> None:
@@ -182,7 +176,6 @@ class EnvPool:
         else:
             self._idle.append(env)
         self._returned()
-        self._top_up()
 
     def _returned(self) -> None:
         self._lent -= 1
@@ -194,23 +187,6 @@ class EnvPool:
             if not turn.done():
                 turn.set_result(None)
                 return
-
-    def _top_up(self) -> None:
-        """Make spares in the background until there are enough."""
-        while not self._closed and len(self._idle) + self._making < self._spares:
-            self._making += 1
-            self._start(self._make_spare())
-
-    async def _make_spare(self) -> None:
-        try:
-            env = await self._make()
-        except Exception as error:  # noqa: BLE001 - the next lease makes one, and raises
-            logger.warning("a spare environment could not be made: %s", error)
-            self._spares = 0
-            return
-        finally:
-            self._making -= 1
-        self._idle.append(env)
 
     async def _make(self) -> AsyncEnv:
         with Boundary("make", EnvironmentFault, ConfigError, EnvironmentFault):
@@ -274,10 +250,6 @@ class EnvPool:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise EnvironmentFault("lease: the environment pool is closed")
 
 
 async def open_all(pools: Collection[EnvPool]) -> None:

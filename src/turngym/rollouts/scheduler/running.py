@@ -362,7 +362,5 @@ class RunningEpisode:
         )
 
     def _draw_span(self, kind: str, name: str, now: float) -> None:
-        timeline = self._context.timeline
-        if timeline is not None:
-            label = f"{name} {self.job.key}"
-            timeline.span(kind, label, self.slot, self.since, now, None)
+        if (timeline := self._context.timeline) is not None:
+            timeline.span(kind, f"{name} {self.job.key}", self.slot, self.since, now)

@@ -322,9 +322,7 @@ async def play_scenario(
     """
     profile, config = scenario.profile, scenario.scheduler
     engine = SimEngine(scenario.engine_slots)
-    pool = EnvPool(
-        lambda: SimEnv(profile), size=config.concurrency, deadlines=config.deadlines, spares=0
-    )
+    pool = EnvPool(lambda: SimEnv(profile), size=config.concurrency, deadlines=config.deadlines)
     chosen = selection or UniformSelection(
         lambda index: procedural_task("simulated", "train", index),
         group_size=scenario.group_size,

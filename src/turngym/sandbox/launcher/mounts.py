@@ -84,9 +84,9 @@ def mount(source: str, target: str, kind: str | None, flags: int = 0, options: s
     _check(result, f"mount {kind or 'bind'} on {target}")
 
 
-def mount_tmpfs(target: str, *, num_bytes: int, inodes: int, mode: int) -> None:
-    """Mount memory of ``mode`` at ``target``, for at most ``num_bytes`` and ``inodes``."""
-    options = f"size={num_bytes},nr_inodes={inodes},mode={mode:o}"
+def mount_tmpfs(target: str, *, num_bytes: int, inodes: int) -> None:
+    """Mount memory at ``target``, for at most ``num_bytes`` and ``inodes``."""
+    options = f"size={num_bytes},nr_inodes={inodes},mode=755"
     mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, options)
 
 
