@@ -362,7 +362,9 @@ async def _play(
         record.is_over = True
         await _finish_session(session, record)
     finally:
-        await _close_session(session)
+        with Tolerated("a policy session did not close"):
+            async with asyncio.timeout(_CLOSE_S):
+                await awaited(session.close())
 
 
 async def _carried_out(env: AnyEnv, record: _Record, turn: PolicyTurn, seen: Info) -> _Answer:
@@ -457,12 +459,6 @@ async def _finish_session(session: PolicySession, record: _Record) -> None:
                 stop_reason=record.stop,
             )
             await session.finish(end)
-
-
-async def _close_session(session: PolicySession) -> None:
-    with Tolerated("a policy session did not close"):
-        async with asyncio.timeout(_CLOSE_S):
-            await awaited(session.close())
 
 
 def checked_score(score: Any) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,7 +189,9 @@ def _audit(db: sqlite3.Connection, report: AuditReport) -> AuditReport:
     report.drops = _counted(db, query)
     query = "SELECT COALESCE(outcome, 'running'), COUNT(*) FROM tries GROUP BY 1"
     report.tries = _counted(db, query)
-    _check_steps(db, report)
+    steps = [step for (step,) in db.execute("SELECT step FROM steps ORDER BY step")]
+    if steps and steps != list(range(steps[0], steps[0] + len(steps))):
+        report.blame(f"updates are not numbered without a gap: {steps[:10]} ...")
     _check_uses(db, report)
     for text, query in _WRONG.items():
         for row in db.execute(query):
@@ -202,12 +204,6 @@ def _audit(db: sqlite3.Connection, report: AuditReport) -> AuditReport:
 
 def _counted(db: sqlite3.Connection, query: str) -> Counter[str]:
     return Counter({str(name): count for name, count in db.execute(query)})
-
-
-def _check_steps(db: sqlite3.Connection, report: AuditReport) -> None:
-    steps = [step for (step,) in db.execute("SELECT step FROM steps ORDER BY step")]
-    if steps and steps != list(range(steps[0], steps[0] + len(steps))):
-        report.blame(f"updates are not numbered without a gap: {steps[:10]} ...")
 
 
 def _check_uses(db: sqlite3.Connection, report: AuditReport) -> None:
@@ -286,7 +282,10 @@ def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:
         report.tokens[place] += loose
     used = _used_turns(db)
     expected: dict[tuple[int, int, int], int] = {}
-    for grp, member, retry, turn, tokens, crc, packed in _turn_rows(db):
+    for grp, member, retry, turn, tokens, crc, packed in db.execute(
+        "SELECT grp, member, retry, turn, tokens, crc, packed FROM turns "
+        "ORDER BY grp, member, retry, turn"
+    ):
         key = (grp, member, retry)
         if turn != expected.get(key, 0):
             report.blame(f"episode {grp}.{member}, try {retry}: no turn before turn {turn}")
@@ -306,13 +305,6 @@ def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:
         report.tokens[place] += tokens
         if place == "dropped":
             report.dropped_tokens[state[2]] += tokens
-
-
-def _turn_rows(db: sqlite3.Connection) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
-    yield from db.execute(
-        "SELECT grp, member, retry, turn, tokens, crc, packed FROM turns "
-        "ORDER BY grp, member, retry, turn"
-    )
 
 
 def _checked_tokens(packed: bytes, crc: int, where: str, report: AuditReport) -> int:

@@ -187,7 +187,8 @@ class Dispatcher:
         waiting = [j for j in self._jobs if j.key.group == index and j.key.member in wanted]
         for job in waiting:
             self._jobs.remove(job)
-            self._report_dropped(job, reason, tokens=_own_tokens(job), turns=len(job.played))
+            tokens = sum(p.turn.num_sampled_tokens for p in job.played[job.trained_to :])
+            self._report_dropped(job, reason, tokens=tokens, turns=len(job.played))
 
     def drop_hopeless(self, version: int) -> None:
         """Stop episodes whose oldest trainable token is beyond the bound already."""
@@ -468,10 +469,6 @@ def prefix_of(group: OpenGroup) -> list[ReplayedTurn]:
         seen = digest_of({"text": turn.observation[-1].content}) if turn.observation else None
         found.append(ReplayedTurn(turn.as_context(), seen))
     return found
-
-
-def _own_tokens(job: QueuedEpisode) -> int:
-    return sum(p.turn.num_sampled_tokens for p in job.played[job.trained_to :])
 
 
 def _lost(episode: RunningEpisode) -> int:

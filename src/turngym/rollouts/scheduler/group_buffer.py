@@ -132,7 +132,7 @@ class GroupBuffer:
             kind="partial",
         )
         self._stats.groups["partial"] += 1
-        self.extra.append(store(piece, closed=self._closed, pinned=True))
+        self.extra.append(store(piece, closed=self._closed))
 
     # Closing.
 
@@ -174,19 +174,20 @@ class GroupBuffer:
         if decision.group is None:
             self._drop_group(group, group.finished, f"filtered_{decision.reason}")
             return
-        self._keep(decision.group, pinned=decision.group is not ready)
+        self._keep(decision.group, is_changed=decision.group is not ready)
         group.finished = []
 
-    def _keep(self, ready: ReadyGroup, *, pinned: bool) -> None:
+    def _keep(self, ready: ReadyGroup, *, is_changed: bool) -> None:
         self._closed += 1
         # The ledger hears of it before anything can train on it: a crash then loses no group.
         if self._ledger is not None:
             self._ledger.ready(ready.index, [m.number for m in ready.members], late=False)
-        stored = store(ready, closed=self._closed, pinned=pinned)
+        stored = store(ready, closed=self._closed)
         self.ready[ready.index] = stored
         self._evict_group(stored, self._version())
         waiting = len(self.ready)
-        if self._ledger is not None and waiting > self._config.keep_packed and not pinned:
+        # One that the selection changed differs from what the ledger holds: it stays in memory.
+        if self._ledger is not None and waiting > self._config.keep_packed and not is_changed:
             stored.spill()
         # The next step's groups stay as they are; packing costs time, and memory only beyond them.
         elif waiting > max(_LIVE, self._config.groups_per_step):
@@ -362,10 +363,6 @@ class GroupBuffer:
     def is_spilled(self) -> bool:
         """Whether some of what waits is in the ledger alone."""
         return any(stored.is_spilled for stored in (*self.ready.values(), *self.extra))
-
-    def may_compose(self) -> bool:
-        """Return whether it is worth looking for a step's groups."""
-        return len(self.ready) >= self._config.groups_per_step
 
     def expect(self, batch: Sequence[ReadyGroup]) -> None:
         """Count in what a step will train on again, so that no other groups are begun for it."""

@@ -383,8 +383,6 @@ class StoredGroup:
     siblings: tuple[Trajectory, ...]
     closed: int
     """Order in which groups closed."""
-    pinned: bool = False
-    """It differs from what the ledger holds, so it must stay in memory."""
 
     def candidate(self) -> Candidate:
         """Return what selection sees of it."""
@@ -421,8 +419,8 @@ def _shared(one: object, names: Sequence[str]) -> dict[str, Any]:  # fields of a
     return {name: getattr(one, name) for name in names}
 
 
-def store(group: ReadyGroup, *, closed: int, pinned: bool = False) -> StoredGroup:
-    """Return ``group`` as it waits, not packed yet; ``closed`` or ``pinned`` as given."""
+def store(group: ReadyGroup, *, closed: int) -> StoredGroup:
+    """Return ``group`` as it waits, not packed yet; it was the ``closed``-th to close."""
     members = [
         StoredMember(
             **_shared(member, _OF_MEMBER),
@@ -432,7 +430,7 @@ def store(group: ReadyGroup, *, closed: int, pinned: bool = False) -> StoredGrou
         )
         for member in group.members
     ]
-    return StoredGroup(**_shared(group, _OF_GROUP), members=members, closed=closed, pinned=pinned)
+    return StoredGroup(**_shared(group, _OF_GROUP), members=members, closed=closed)
 
 
 def fetch(stored: StoredGroup, read: ReadEpisode | None) -> ReadyGroup:
