@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from turngym.agents.chat.prompting import ChatMessage, Completion
 from turngym.agents.engine.protocol import Engine, Generation, Sampling, Session, spans_of
+from turngym.coroutines import awaited
 from turngym.errors import ConfigError
 from turngym.tracing import is_tracing, note, traced
 from turngym.types import Message, Role, Trajectory, Turn
@@ -313,8 +314,7 @@ class EngineConversation:
 
     async def restart(self) -> None:
         """Forget everything; the next messages open a conversation, with the next seed."""
-        if (closing := self._session.close()) is not None:
-            await closing
+        await awaited(self._session.close())
         self._seed += 1
         self._session, self._hit_eos = self._engine.open(self._seed), None
 

@@ -13,17 +13,17 @@ import importlib.util
 import json
 import os
 import re
-import shutil
-import tempfile
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turngym.agents.engine.config import ModelConfig, TinyModelConfig
 from turngym.errors import ConfigError, MissingExtraError, missing_extra
+from turngym.sandbox.backends.runtime import made_once
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -190,16 +190,8 @@ def _unpacked(path: str | Path) -> str | Path:
     stat = source.stat()
     key = hashlib.sha256(f"{package}/{source.name}/{stat.st_size}".encode()).hexdigest()[:16]
     target = cache_dir() / "models" / f"{package}-{key}"
-    if not (target / "config.json").is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=target.parent))
-        try:
-            _convert(source, partial)
-            if not target.exists():
-                partial.rename(target)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return made_once(target, partial(_convert, source))
 
 
 def check_model_path(path: str | Path, *, context: int = 0) -> None:

@@ -24,35 +24,26 @@ RequestT = TypeVar("RequestT", bound=BaseModel)
 
 _UNCHANGING: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
     "best_of": (0, 1),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "echo": (False,),
-    "frequency_penalty": (0,),
-    "functions": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "ignore_eos": (False,),
-    "include_stop_str_in_output": (False,),
-    "logit_bias": ({},),
-    "logits_processors": ([],),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "presence_penalty": (0,),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
-    "stop_token_ids": ([],),
-    "structured_outputs": ({},),
     "suffix": ("",),
     "top_k": (0, -1),
-    "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
-}
+    **dict.fromkeys(("frequency_penalty", "min_p", "min_tokens", "presence_penalty"), (0,)),
+    **dict.fromkeys(("chat_template_kwargs", "logit_bias", "structured_outputs"), ({},)),
+    **dict.fromkeys(
+        ("allowed_token_ids", "bad_words", "functions", "logits_processors", "stop_token_ids"),
+        ([],),
+    ),
+    **dict.fromkeys(
+        ("continue_final_message", "echo", "ignore_eos", "include_stop_str_in_output",
+         "use_beam_search"), (False,),
+    ),
+    **dict.fromkeys(
+        ("chat_template", "guided_choice", "guided_grammar", "guided_json", "guided_regex",
+         "truncate_prompt_tokens"), (),
+    ),
+}  # fmt: skip
 """What OpenAI and vLLM sample by and we do not, with the values that change nothing."""
 
 
@@ -184,18 +175,11 @@ def _message(row: Mapping[str, Any], number: int) -> Message:
     role = _ROLES.get(str(row.get("role")))
     if role is None:
         raise BadRequest(f"messages.{number}.role: unknown role {row.get('role')!r}")
-    return Message(
-        role=role,
-        content=_text(row.get("content"), number),
-        tool_calls=tuple(_tool_call(call, number) for call in _tool_calls(row, number)),
-    )
-
-
-def _tool_calls(row: Mapping[str, Any], number: int) -> list[Any]:
-    calls = row.get("tool_calls") or []
+    content, calls = _text(row.get("content"), number), row.get("tool_calls") or []
     if not isinstance(calls, list):
         raise BadRequest(f"messages.{number}.tool_calls: wanted a list")
-    return calls
+    called = tuple(_tool_call(call, number) for call in calls)
+    return Message(role=role, content=content, tool_calls=called)
 
 
 def _text(content: Any, number: int) -> str:
