@@ -167,11 +167,7 @@ def _not_loaded(what: str, path: str | Path, error: Exception) -> ConfigError:
 def _unpacked(path: str | Path) -> str | Path:
     """Return the folder of a model that comes inside a Python package, any other path as it is.
 
-    The package's model is made fp32 on the first call.
-
-    Raises:
-        MissingExtraError: The package is not installed.
-        ConfigError: It holds no model, or there is no such path.
+    The package's model is made fp32 on the first call. What is missing is named by a `ConfigError`.
     """
     if not str(path).startswith(PREFIX):
         check_model_path(path)

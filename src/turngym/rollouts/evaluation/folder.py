@@ -258,11 +258,7 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
 
 
 def _extended(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an evaluation had less of than is wanted now.
-
-    Raises:
-        ConfigError: It differs in something else.
-    """
+    """Return what an evaluation had less of than is wanted now; it must differ in nothing else."""
     changed = [k for k in sorted(found.keys() | wanted.keys()) if found.get(k) != wanted.get(k)]
     for key in changed:
         if key.endswith("_sha256"):

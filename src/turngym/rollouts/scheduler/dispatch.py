@@ -371,7 +371,7 @@ class Dispatcher:
             first_turn=job.trained_to,
             end_turn=len(trajectory.turns),
             versions=tuple(episode.versions),
-            start_version=episode.start_version if job.start_version is None else job.start_version,
+            start_version=episode.first_version,
             packed=None if episode.packed is None else tuple(episode.packed),
         )
         self._buffer.finished(job.group, member, now)
@@ -430,9 +430,7 @@ class Dispatcher:
         job = episode.job
         self._end_try(episode, "preempted", None)
         self._context.stats.waste["retried"] += episode.uncommitted_tokens
-        job.start_version = (
-            episode.start_version if job.start_version is None else job.start_version
-        )
+        job.start_version = episode.first_version
         job.carry_from = episode.retry
         job.retry = episode.retry + 1
         job.played, job.versions = episode.carried(), list(episode.versions)

@@ -24,7 +24,6 @@ from turngym.rollouts.scheduler.groups import (
     least_members,
     patience_left,
     store,
-    turn_tokens,
     with_turns,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
@@ -225,10 +224,12 @@ class GroupBuffer:
         if self._ledger is not None:
             self._ledger.drop_group(index, reason)
 
-    def _drop_members(self, index: int, members: Sequence[Member], reason: str) -> None:
+    def _drop_members(
+        self, index: int, members: Sequence[Member | StoredMember], reason: str
+    ) -> None:
         for member in members:
-            tokens = sum(turn_tokens(member)[member.first_turn :])
-            self._stats.dropped(reason, tokens=tokens, turns=len(member.trajectory.turns))
+            tokens = sum(member.turn_tokens[member.first_turn :])
+            self._stats.dropped(reason, tokens=tokens, turns=len(member.turn_tokens))
         if self._ledger is not None:
             self._ledger.drop(index, [m.number for m in members], reason)
 
@@ -277,12 +278,12 @@ class GroupBuffer:
         if self._is_past(stored.candidate(), step) or not is_enough:
             is_leftover = stored.target is not None and stored.target < step
             gone = "oversampled" if is_leftover else "stale"
-            self._discard(stored, stored.members, gone)
+            self._drop_members(stored.index, stored.members, gone)
             self._end_group(stored.index, stored.target, gone)
             del self.ready[stored.index]
         elif len(keep) < len(stored.members):
             old = [m for m in stored.members if m not in keep]
-            self._discard(stored, old, "stale")
+            self._drop_members(stored.index, old, "stale")
             stored.members = keep
 
     def _evict_extra(self, step: int) -> None:
@@ -291,7 +292,7 @@ class GroupBuffer:
             if self._young(stored, step):
                 kept.append(stored)
             elif stored.kind == "late":
-                self._discard(stored, stored.members, "stale")
+                self._drop_members(stored.index, stored.members, "stale")
         self.extra = kept
 
     def _is_past(self, candidate: Candidate, step: int) -> bool:
@@ -323,13 +324,6 @@ class GroupBuffer:
             bound=self._bound,
             action=self._config.stale,
         )
-
-    def _discard(self, stored: StoredGroup, members: Sequence[StoredMember], reason: str) -> None:
-        for member in members:
-            tokens = sum(member.turn_tokens[member.first_turn :])
-            self._stats.dropped(reason, tokens=tokens, turns=len(member.turn_tokens))
-        if self._ledger is not None and stored.kind != "partial":
-            self._ledger.drop(stored.index, [m.number for m in members], reason)
 
     def _fetch(self, stored: StoredGroup, step: int) -> ReadyGroup:
         """Return a stored group with the turns that ``step`` may train on."""

@@ -85,6 +85,11 @@ class Member:
         return self.trajectory.turns[self.first_turn : self.end_turn]
 
     @property
+    def turn_tokens(self) -> tuple[int, ...]:
+        """Sampled tokens of each turn."""
+        return tuple(turn.num_sampled_tokens for turn in self.trajectory.turns)
+
+    @property
     def trained_tokens(self) -> int:
         """Sampled tokens that are trained on."""
         return sum(turn.num_sampled_tokens for turn in self.trained)
@@ -424,7 +429,7 @@ def store(group: ReadyGroup, *, closed: int) -> StoredGroup:
     members = [
         StoredMember(
             **_shared(member, _OF_MEMBER),
-            turn_tokens=turn_tokens(member),
+            turn_tokens=member.turn_tokens,
             live=member.trajectory,
             blobs=member.packed,
         )
@@ -461,11 +466,6 @@ def _fetch_member(index: int, member: StoredMember, read: ReadEpisode | None) ->
         trajectory = unpack_episode(packed)
     blobs = member.blobs if packed is None else packed.turns
     return Member(**_shared(member, _OF_MEMBER), trajectory=trajectory, packed=blobs)
-
-
-def turn_tokens(member: Member) -> tuple[int, ...]:
-    """Return the sampled tokens of each turn."""
-    return tuple(turn.num_sampled_tokens for turn in member.trajectory.turns)
 
 
 def with_turns(member: Member, turns: range) -> Member:

@@ -159,6 +159,8 @@ class RunningEpisode:
         self.slot = slot
         self.retry = job.retry
         self.start_version = context.version()
+        self.first_version = self.start_version if job.start_version is None else job.start_version
+        """Version when the first try that counts began."""
         self.turns: list[Turn] = [played.turn for played in job.played]
         self.seen: list[str | None] = [played.seen for played in job.played]
         self.versions: list[int] = list(job.versions)
@@ -193,7 +195,7 @@ class RunningEpisode:
         ledger.start(
             job.key,
             self.retry,
-            start_version=self.start_version if job.start_version is None else job.start_version,
+            start_version=self.first_version,
             seed=job.spec.policy_seed,
             carry_from=job.carry_from,
         )

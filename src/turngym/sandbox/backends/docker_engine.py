@@ -135,11 +135,7 @@ chown -R "$2:$2" /workspace /home/agent
 
 
 def _known(client: Client, name: str) -> str:
-    """Return the id of an image.
-
-    Raises:
-        SandboxRefused: The engine does not have it.
-    """
+    """Return the id of an image; one that the engine does not have is refused."""
     image = _find(client, name)
     if image is None:
         raise SandboxRefused(
