@@ -47,7 +47,7 @@ from turngym.rollouts.scheduler.groups import (
     store,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.metrics import Timeline, list_schedule
+from turngym.rollouts.scheduler.metrics import ListSchedule, Timeline
 from turngym.rollouts.simulation.simulate import (
     Scenario,
     SimEngine,
@@ -153,7 +153,7 @@ def measure_bound(quick: bool) -> Numbers:
     for slots in (256,) if quick else (256, 1024):
         for seed in range(1 if quick else 3):
             scenario = one_pass(8 * slots, slots, profile, seed=seed)
-            best = list_schedule(ideal_durations(scenario), slots)
+            best = ListSchedule(slots, ideal_durations(scenario)).wall
             timeline, reader = Timeline(), Reader(8 * slots // GROUP)
             cpu = time.process_time()
             result = asyncio.run(with_ledger(scenario, selection=reader, timeline=timeline))
@@ -206,7 +206,7 @@ def measure_modes(quick: bool) -> Numbers:
                 "episodes": episodes,
                 **{f"{barrier}_s": wall for barrier, wall in walls.items()},
                 **{f"{barrier}_over_full_slots": wall / full for barrier, wall in walls.items()},
-                "none_over_bound": walls["none"] / list_schedule(ideal, 256),
+                "none_over_bound": walls["none"] / ListSchedule(256, ideal).wall,
                 "batch_over_rollout": walls["batch"] / walls["none"],
                 "turn_over_rollout": walls["turn"] / walls["none"],
             }

@@ -291,10 +291,10 @@ def play_peer(peer: str, plan: Plan, trouble: str) -> dict[str, Any]:
 def measure(quick: bool, one_pass: Any, with_ledger: Any) -> dict[str, Any]:
     """Play the plan on every peer that is installed and on our scheduler."""
     from harness import child_environment, peer_python
-    from turngym.rollouts.scheduler.metrics import list_schedule
+    from turngym.rollouts.scheduler.metrics import ListSchedule
 
     plan = make_plan()
-    best = list_schedule([sum(steps) + POLICY_S * len(steps) for steps in plan], SLOTS)
+    best = ListSchedule(SLOTS, [sum(steps) + POLICY_S * len(steps) for steps in plan]).wall
     rows: list[dict[str, Any]] = []
     pythons = {"gymnasium": Path(sys.executable)}
     pythons |= {peer: peer_python(peer) for peer in ("gem", "trl", "agent-lightning")}

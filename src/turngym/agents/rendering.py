@@ -30,6 +30,7 @@ from turngym.agents.templates import (
     slots_of,
     takes_system,
 )
+from turngym.coroutines import awaited
 from turngym.errors import ConfigError
 from turngym.tracing import is_tracing, note, traced
 from turngym.types import Message, Role, Trajectory, Turn
@@ -338,8 +339,7 @@ class EngineConversation:
 
     async def restart(self) -> None:
         """Forget everything; the next messages open a conversation, with the next seed."""
-        if (closing := self._session.close()) is not None:
-            await closing
+        await awaited(self._session.close())
         self._seed += 1
         self._session, self._hit_eos = self._engine.open(self._seed), None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -80,11 +80,8 @@ def reset_seed(env_seed: int) -> int | None:
     return None if env_seed < 0 else env_seed
 
 
-class KeepPicture(Protocol):
-    """Keeps what the agent saw."""
-
-    def __call__(self, pixels_HW3: Any) -> str:
-        """Keep a picture, uint8 [H, W, 3], and return its name."""
+KeepPicture = Callable[[Any], str]
+"""Keeps a picture that the agent saw, uint8 [H, W, 3], and returns its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +362,9 @@ async def _play(
         record.is_over = True
         await _finish_session(session, record)
     finally:
-        await _close_session(session)
+        with Tolerated("a policy session did not close"):
+            async with asyncio.timeout(_CLOSE_S):
+                await awaited(session.close())
 
 
 async def _carried_out(env: AnyEnv, record: _Record, turn: PolicyTurn, seen: Info) -> _Answer:
@@ -460,12 +459,6 @@ async def _finish_session(session: PolicySession, record: _Record) -> None:
                 stop_reason=record.stop,
             )
             await session.finish(end)
-
-
-async def _close_session(session: PolicySession) -> None:
-    with Tolerated("a policy session did not close"):
-        async with asyncio.timeout(_CLOSE_S):
-            await awaited(session.close())
 
 
 def checked_score(score: Any) -> float | None:

@@ -340,17 +340,12 @@ def manifest(folder: Path) -> Manifest:
 
 def difference(before: Manifest, now: Manifest) -> list[Change]:
     """Return what was written and deleted; a folder counts only when something in it does."""
-    changes = [
-        Change(path=path, kind="written")
-        for path, entry in now.items()
-        if before.get(path) != entry and not stat.S_ISDIR(entry[0])
+    changed = [
+        path
+        for path, (mode, _) in sorted((before | now).items())
+        if before.get(path) != now.get(path) and not stat.S_ISDIR(mode)
     ]
-    changes += [
-        Change(path=path, kind="deleted")
-        for path, entry in before.items()
-        if path not in now and not stat.S_ISDIR(entry[0])
-    ]
-    return sorted(changes, key=lambda change: change.path)
+    return [Change(path=path, kind="written" if path in now else "deleted") for path in changed]
 
 
 def digest(found: Manifest) -> str:

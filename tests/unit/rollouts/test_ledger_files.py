@@ -56,6 +56,12 @@ async def test_a_killed_ledger_is_whole_and_so_is_it_after_its_end(killed: Path)
     assert audit(killed.parent).problems == []
 
 
+async def test_a_folder_may_have_any_name(killed: Path) -> None:
+    folder = killed.parent.rename(killed.parent.with_name("lr#1?%41"))
+    assert audit(folder).problems == []
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["lr#1?%41", "run"]
+
+
 @pytest.mark.parametrize("share", [i / 10 for i in range(10)])
 async def test_a_changed_bit_in_the_database_or_in_the_middle_of_its_log_is_named(
     killed: Path, share: float
@@ -99,6 +105,6 @@ async def test_a_full_disk_at_the_resumption_is_one_line(
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("turngym.rollouts.scheduler.recovery.with_transaction", full)
+    monkeypatch.setattr("turngym.rollouts.scheduler.recovery._roll", full)
     with pytest.raises(TrainingError, match=r"ledger\.sqlite: cannot be written .*free some space"):
         await reopen(killed)

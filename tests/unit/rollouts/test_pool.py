@@ -166,17 +166,6 @@ async def test_an_environment_that_cannot_be_made_is_a_fault_and_frees_its_place
     await pool.close()
 
 
-async def test_spares_are_made_in_the_background() -> None:
-    pool = EnvPool(LadderEnv, size=1, spares=2)
-    await pool.open()
-    await asyncio.sleep(0)
-    assert pool.stats.made == 2
-    (await pool.lease()).release(broken=True)
-    while pool.stats.made < 3:
-        await asyncio.sleep(0.01)
-    await pool.close()
-
-
 async def test_an_environment_that_does_not_close_is_given_up() -> None:
     class Stubborn(AsyncLadderEnv):
         async def close(self) -> None:

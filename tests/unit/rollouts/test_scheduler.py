@@ -28,7 +28,7 @@ from turngym.rollouts.scheduler.groups import (
     UniformSelection,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.metrics import Stuck, Timeline, TooManyFaults, list_schedule
+from turngym.rollouts.scheduler.metrics import ListSchedule, Stuck, Timeline, TooManyFaults
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.rollouts.simulation.simulate import (
@@ -149,7 +149,7 @@ def one_pass(barrier: str, staleness: int) -> tuple[float, float]:
             key = event["name"].split()[1]
             durations[key] = durations.get(key, 0.0) + event["dur"] / 1e6
     in_order = [durations[key] for key in sorted(durations, key=lambda k: int(k.split(".")[0]))]
-    return wall, list_schedule(in_order, 8)
+    return wall, ListSchedule(8, in_order).wall
 
 
 def test_groups_hold_no_two_members_of_one_seed() -> None:
@@ -284,7 +284,19 @@ def test_faults_cost_little_more_than_the_work_they_destroy() -> None:
         place = (event["tid"], number[event["tid"]])
         tries[place] = tries.get(place, 0.0) + event["dur"] / 1e6
     assert any(event["cat"] == "fault" for event in events)
-    assert list_schedule(tries.values(), 16) / result.wall_s >= 0.85
+    assert ListSchedule(16, tries.values()).wall / result.wall_s >= 0.85
+
+
+def test_faults_are_retried_up_to_the_limit(tmp_path: Path) -> None:
+    run = scenario(
+        groups=3,
+        group_size=1,
+        profile={"raise_share": 1.0},
+        scheduler={"failures": {"fraction": 1.0}, "retry": {"max_tries": 2}},
+    )
+    _, report = run_audited(run, tmp_path / "l")
+    assert report.drops == {"error_env": 3}
+    assert report.tries == {"error_env": 6}
 
 
 def test_a_task_that_keeps_breaking_is_shut_out(tmp_path: Path) -> None:

@@ -6,20 +6,9 @@ import pytest
 
 from helpers.scheduling import make_turn, member_of, open_group
 from turngym.rollouts.scheduler.admission import partial_end, trained_turns, turn_version
-from turngym.rollouts.scheduler.config import (
-    BudgetConfig,
-    FailureConfig,
-    GroupConfig,
-    RetryConfig,
-)
-from turngym.rollouts.scheduler.groups import closes, is_usable, patience_left
-from turngym.rollouts.scheduler.metrics import (
-    FailureBudget,
-    Quarantine,
-    TooManyFaults,
-    list_schedule,
-    may_retry,
-)
+from turngym.rollouts.scheduler.config import BudgetConfig, FailureConfig, GroupConfig
+from turngym.rollouts.scheduler.groups import closes, least_members, patience_left
+from turngym.rollouts.scheduler.metrics import FailureBudget, ListSchedule, TooManyFaults
 from turngym.rollouts.scheduler.running import Allowance
 from turngym.types import StopReason
 
@@ -82,34 +71,10 @@ def test_patience_counts_from_the_opening_in_median_episodes() -> None:
 
 
 def test_a_group_that_lost_members_is_used_as_it_is_or_not_at_all() -> None:
-    group = open_group(size=4)
-    group.finished = [member_of(0)]
-    assert not is_usable(group, GroupConfig())
-    group.finished.append(member_of(1))
-    assert is_usable(group, GroupConfig())
-    assert not is_usable(group, GroupConfig(quorum=3))
-    single = open_group(size=1)
-    single.finished = [member_of(0)]
-    assert is_usable(single, GroupConfig())
-
-
-def test_faults_are_retried_up_to_the_limit() -> None:
-    config, quarantine = RetryConfig(max_tries=2), Quarantine(9)
-    stop = StopReason.ERROR_ENV
-    assert may_retry(config, quarantine, stop=stop, tries=1, task_id="a")
-    assert not may_retry(config, quarantine, stop=stop, tries=2, task_id="a")
-    terminated = StopReason.TERMINATED
-    assert not may_retry(config, quarantine, stop=terminated, tries=1, task_id="a")
-
-
-def test_a_task_that_keeps_breaking_is_shut_out() -> None:
-    quarantine = Quarantine(2)
-    quarantine.blame("bad")
-    assert not quarantine.holds("bad")
-    quarantine.blame("bad")
-    assert quarantine.tasks == ["bad"]
-    stop = StopReason.ERROR_ENV
-    assert not may_retry(RetryConfig(), quarantine, stop=stop, tries=1, task_id="bad")
+    request = open_group(size=4).request
+    assert least_members(request, GroupConfig()) == 2
+    assert least_members(request, GroupConfig(quorum=3)) == 3
+    assert least_members(open_group(size=1).request, GroupConfig()) == 1
 
 
 def test_a_budget_of_faults_stops_the_run_with_a_table_of_causes() -> None:
@@ -167,6 +132,6 @@ def test_tokens_are_limited_too() -> None:
 
 
 def test_the_bound_is_list_scheduling() -> None:
-    assert list_schedule([3.0, 1.0, 1.0, 1.0], slots=2) == 3.0
-    assert list_schedule([1.0, 1.0, 3.0], slots=2) == 4.0  # more than max(5 / 2, 3)
-    assert list_schedule([], slots=2) == 0.0
+    assert ListSchedule(2, [3.0, 1.0, 1.0, 1.0]).wall == 3.0
+    assert ListSchedule(2, [1.0, 1.0, 3.0]).wall == 4.0  # more than max(5 / 2, 3)
+    assert ListSchedule(2, []).wall == 0.0

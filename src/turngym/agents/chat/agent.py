@@ -19,6 +19,7 @@ from turngym.agents.chat.prompting import (
     estimated_tokens,
 )
 from turngym.agents.policy import EpisodeContext, EpisodeEnd, PolicySession, PolicyTurn
+from turngym.coroutines import awaited
 from turngym.errors import PolicyFault
 from turngym.seeding import derive_seed
 from turngym.types import Message, Turn, after_thoughts
@@ -144,8 +145,7 @@ class _ChatSession:
         try:
             answer = await aside.complete(messages)
         finally:
-            if (closing := aside.close()) is not None:
-                await closing
+            await awaited(aside.close())
         self._spent = _sum(self._spent, answer.usage)
         return after_thoughts(answer.message.content)
 

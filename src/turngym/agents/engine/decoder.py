@@ -103,27 +103,27 @@ class _Layer:
     def __init__(
         self, state: Mapping[str, Tensor], prefix: str, device: torch.device, dtype: torch.dtype
     ) -> None:
-        def get(name: str) -> Tensor | None:
+        def get(name: str, *, copy: bool = True) -> Tensor | None:
             found = state.get(prefix + name)
-            return None if found is None else found.detach().to(device, dtype)
+            return None if found is None else found.detach().to(device, dtype, copy=copy)
 
         def fuse(names: Sequence[str], kind: str) -> Tensor | None:
-            parts = [get(f"{name}.{kind}") for name in names]
+            parts = [get(f"{name}.{kind}", copy=False) for name in names]
             found = [part for part in parts if part is not None]
             return torch.cat(found) if found else None
 
         qkv = [f"self_attn.{name}_proj" for name in "qkv"]
         gate_up = ["mlp.gate_proj", "mlp.up_proj"]
-        self.norm_in = _clone(get("input_layernorm.weight"))
-        self.norm_mlp = _clone(get("post_attention_layernorm.weight"))
+        self.norm_in = get("input_layernorm.weight")
+        self.norm_mlp = get("post_attention_layernorm.weight")
         self.qkv, self.qkv_bias = fuse(qkv, "weight"), fuse(qkv, "bias")
-        self.out = _clone(get("self_attn.o_proj.weight"))
-        self.out_bias = _clone(get("self_attn.o_proj.bias"))
-        self.q_norm = _clone(get("self_attn.q_norm.weight"))
-        self.k_norm = _clone(get("self_attn.k_norm.weight"))
+        self.out = get("self_attn.o_proj.weight")
+        self.out_bias = get("self_attn.o_proj.bias")
+        self.q_norm = get("self_attn.q_norm.weight")
+        self.k_norm = get("self_attn.k_norm.weight")
         self.gate_up, self.gate_up_bias = fuse(gate_up, "weight"), fuse(gate_up, "bias")
-        self.down = _clone(get("mlp.down_proj.weight"))
-        self.down_bias = _clone(get("mlp.down_proj.bias"))
+        self.down = get("mlp.down_proj.weight")
+        self.down_bias = get("mlp.down_proj.bias")
 
 
 class CachedDecoder:
@@ -293,7 +293,7 @@ class CachedDecoder:
         """Make the cache at least ``rows`` by ``slots``, with some room so that growth is rare."""
         if rows <= self._rows_capacity and slots <= self._slots:
             return
-        new_rows = max(self._rows_capacity, _doubled(rows, 8))
+        new_rows = max(self._rows_capacity, 8, 1 << (rows - 1).bit_length())
         new_slots = max(self._slots, -(-slots * 7 // 6 // 32) * 32)  # a sixth more, in steps of 32
         shape = (new_rows, self._kv_heads, new_slots, self._width)
         for cache in (self._keys, self._values):
@@ -405,17 +405,6 @@ def _of_targets(logits: Tensor, ids: Sequence[int]) -> Tensor:
     """Return the log-probs of ``ids`` after the first under ``logits`` [L - 1, V], on the CPU."""
     targets = torch.tensor(list(ids[1:]), device=logits.device)
     return logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0].cpu()
-
-
-def _clone(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.clone()
-
-
-def _doubled(wanted: int, least: int) -> int:
-    size = least
-    while size < wanted:
-        size *= 2
-    return size
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -13,18 +13,18 @@ import importlib.util
 import json
 import os
 import re
-import shutil
-import tempfile
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turngym.agents.engine.config import ChatTemplateConfig, ModelConfig, TinyModelConfig
 from turngym.agents.templates import prepare
 from turngym.errors import ConfigError, MissingExtraError, missing_extra
+from turngym.sandbox.backends.runtime import made_once
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,11 +179,7 @@ def _not_loaded(what: str, path: str | Path, error: Exception) -> ConfigError:
 def _unpacked(path: str | Path) -> str | Path:
     """Return the folder of a model that comes inside a Python package, any other path as it is.
 
-    The package's model is made fp32 on the first call.
-
-    Raises:
-        MissingExtraError: The package is not installed.
-        ConfigError: It holds no model, or there is no such path.
+    The package's model is made fp32 on the first call. What is missing is named by a `ConfigError`.
     """
     if not str(path).startswith(PREFIX):
         check_model_path(path)
@@ -202,16 +198,8 @@ def _unpacked(path: str | Path) -> str | Path:
     stat = source.stat()
     key = hashlib.sha256(f"{package}/{source.name}/{stat.st_size}".encode()).hexdigest()[:16]
     target = cache_dir() / "models" / f"{package}-{key}"
-    if not (target / "config.json").is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=target.parent))
-        try:
-            _convert(source, partial)
-            if not target.exists():
-                partial.rename(target)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return made_once(target, partial(_convert, source))
 
 
 def check_model_path(path: str | Path, *, context: int = 0) -> None:

@@ -121,14 +121,10 @@ def _logprobs(given: Any) -> list[float] | None:
     if found is None and isinstance(given.get("content"), list):
         rows = given["content"]
         found = [row.get("logprob") if isinstance(row, Mapping) else None for row in rows]
-    if isinstance(found, list) and all(_is_logprob(one) for one in found):
-        return found
-    return None
-
-
-def _is_logprob(found: Any) -> bool:
-    """Say whether a number can be the log-prob of a token that was sampled, up to rounding."""
-    return isinstance(found, int | float) and -math.inf < found <= _ROUNDING
+    is_whole = isinstance(found, list) and all(
+        isinstance(one, int | float) and -math.inf < one <= _ROUNDING for one in found
+    )
+    return found if is_whole else None
 
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"

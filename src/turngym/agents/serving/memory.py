@@ -21,6 +21,7 @@ from turngym.agents.engine.protocol import (
     TrainableEngine,
 )
 from turngym.agents.rendering import Renderer
+from turngym.coroutines import awaited
 from turngym.types import Message
 
 _MAX_REMEMBERED = 4096
@@ -115,19 +116,19 @@ class PrefixCache:
         try:
             generation = await session.generate(prompt[known:], sampling, on_token=on_token)
         except BaseException:
-            await _closed(session)  # cut in the middle: what it has read is not known
+            await awaited(session.close())  # cut in the middle: what it has read is not known
             raise
         self._idle.append(((*prompt, *generation.token_ids), session))
         if len(self._idle) > self._idle_max or version != self._engine.version:
             place = 0 if version == self._engine.version else -1  # it read with older weights
-            await _closed(self._idle.pop(place)[1])
+            await awaited(self._idle.pop(place)[1].close())
         return generation
 
     async def close(self) -> None:
         """Close every session that is idle."""
         idle, self._idle = self._idle, []
         for _, session in idle:
-            await _closed(session)
+            await awaited(session.close())
 
     async def _take(self, prompt: tuple[int, ...]) -> tuple[int, Session]:
         """Return how much of ``prompt`` is read already, and the session that has read it."""
@@ -141,13 +142,8 @@ class PrefixCache:
         if place >= 0:
             return best, self._idle.pop(place)[1]
         if self._engine.free_sessions == 0 and self._idle:
-            await _closed(self._idle.pop(0)[1])
+            await awaited(self._idle.pop(0)[1].close())
         return 0, self._engine.open(0)
-
-
-async def _closed(session: Session) -> None:
-    if (closing := session.close()) is not None:
-        await closing
 
 
 def action_json(name: str, arguments: object) -> str:

@@ -17,9 +17,9 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turngym.agents.engine.protocol import Generation, Sampling, TrainableEngine
+from turngym.agents.engine.protocol import Generation, OnToken, Sampling, TrainableEngine
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.rendering import Renderer
 from turngym.agents.serving.answers import (
@@ -213,7 +213,9 @@ class _Call:
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield the answer as server-sent events, as it is sampled."""
-        sampling_task = asyncio.create_task(self._generate(self._on_token))
+        sampling_task = asyncio.create_task(
+            self._generate(lambda *token: self._fresh.put_nowait(token))
+        )
         try:
             yield event(self._opening())
             decode = self._server._renderer.decode_action
@@ -234,7 +236,7 @@ class _Call:
             with suppress(asyncio.CancelledError, Exception):
                 await sampling_task
 
-    async def _generate(self, on_token: Any) -> Generation:
+    async def _generate(self, on_token: OnToken | None) -> Generation:
         server, asked = self._server, self._asked
         place = next(server._count)
         seed = derive_seed(server._seed, "request", place) if asked.seed is None else asked.seed
@@ -242,9 +244,6 @@ class _Call:
             return await server._cache.generate(
                 self._prompt, self._sampling, seed=seed & (2**63 - 1), on_token=on_token
             )
-
-    def _on_token(self, token: int, logprob: float, version: int) -> None:
-        self._fresh.put_nowait((token, logprob, version))
 
     async def _next(self, sampling_task: asyncio.Task[Generation]) -> tuple[int, float, int] | None:
         """Return the next token, or None when there will be no more."""

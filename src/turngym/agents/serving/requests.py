@@ -185,18 +185,11 @@ def _message(row: Mapping[str, Any], number: int) -> Message:
     role = _ROLES.get(str(row.get("role")))
     if role is None:
         raise BadRequest(f"messages.{number}.role: unknown role {row.get('role')!r}")
-    return Message(
-        role=role,
-        content=_text(row.get("content"), number),
-        tool_calls=tuple(_tool_call(call, number) for call in _tool_calls(row, number)),
-    )
-
-
-def _tool_calls(row: Mapping[str, Any], number: int) -> list[Any]:
-    calls = row.get("tool_calls") or []
+    content, calls = _text(row.get("content"), number), row.get("tool_calls") or []
     if not isinstance(calls, list):
         raise BadRequest(f"messages.{number}.tool_calls: wanted a list")
-    return calls
+    called = tuple(_tool_call(call, number) for call in calls)
+    return Message(role=role, content=content, tool_calls=called)
 
 
 def _text(content: Any, number: int) -> str:

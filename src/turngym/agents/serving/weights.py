@@ -104,12 +104,9 @@ class _Running:
         left = replace(self._sampling, max_new_tokens=self._sampling.max_new_tokens - done)
         ids = (*self._prompt, *(token for token, _, _ in self.rows))
         found = await self._cache.generate(
-            ids, left, seed=self._seed, sampled=done, on_token=self._add
+            ids, left, seed=self._seed, sampled=done, on_token=lambda *row: self.rows.append(row)
         )
         return found.finish
-
-    def _add(self, token: int, logprob: float, version: int) -> None:
-        self.rows.append((token, logprob, version))
 
 
 class WeightRoutes:

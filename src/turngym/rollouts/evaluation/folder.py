@@ -28,7 +28,14 @@ import numpy as np
 from turngym.agents.remote.wire import png
 from turngym.errors import ConfigError, RecordError
 from turngym.provenance import provenance
-from turngym.records import Manifest, append_trajectory, read_lines, write_json, write_lines
+from turngym.records import (
+    Manifest,
+    append_trajectory,
+    read_lines,
+    replacing,
+    write_json,
+    write_lines,
+)
 from turngym.rollouts.evaluation.rows import (
     FILE,
     EpisodeRow,
@@ -251,11 +258,7 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
 
 
 def _extended(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an evaluation had less of than is wanted now.
-
-    Raises:
-        ConfigError: It differs in something else.
-    """
+    """Return what an evaluation had less of than is wanted now; it must differ in nothing else."""
     changed = [k for k in sorted(found.keys() | wanted.keys()) if found.get(k) != wanted.get(k)]
     for key in changed:
         if key.endswith("_sha256"):
@@ -358,14 +361,10 @@ class PictureFolder:
         shape = str(pixels.shape).encode()
         name = hashlib.sha256(shape + pixels.tobytes()).hexdigest()[:24] + ".png"
         if name not in self._known:
-            self._write(name, png(pixels))
+            file = self._folder / name
+            if not file.exists():
+                self._folder.mkdir(exist_ok=True)
+                with replacing(file) as partial:
+                    partial.write_bytes(png(pixels))
             self._known.add(name)
         return name
-
-    def _write(self, name: str, content: bytes) -> None:
-        file = self._folder / name
-        if not file.exists():
-            self._folder.mkdir(exist_ok=True)
-            partial = file.with_name(name + ".partial")
-            partial.write_bytes(content)
-            partial.replace(file)

@@ -13,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from turngym.errors import RecordError
+from turngym.records import replacing
 from turngym.rollouts.evaluation.statistics import Measure, bootstrap_ratio, pass_at_measure
 from turngym.types import StopReason, Trajectory
 
@@ -123,11 +124,9 @@ def write_rows(path: Path, rows: Sequence[EpisodeRow], plan: str = "") -> None:
         rows: Its rows.
         plan: Which evaluation the rows are of.
     """
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
         file.write(_header(plan))
         file.writelines(to_line(row) for row in rows)
-    partial.replace(path)
 
 
 def open_rows(path: Path, plan: str = "") -> IO[str]:

@@ -9,7 +9,7 @@ import base64
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.endpoint import HalfAnswer
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Find = Callable[[Any], Episode | None]
 """The HTTP request to the episode that its key opens, None when there is none."""
 CallTool = Callable[[Episode, str, dict[str, Any]], Awaitable[ToolAnswer]]
+
+T = TypeVar("T")
 
 PATH = "/episodes/{episode}/mcp"
 _NO_EPISODE = "There is no such episode, or it is over; nothing more can be done."
@@ -75,11 +77,11 @@ class ChunkCollector:
             if choice.get(key) is not None:
                 self._choice[key] = choice[key]
         for key, found in self._lists.items():
-            found += _list(choice.get(key))
-        self._logprobs += _list(_object(choice.get("logprobs")).get("content"))
-        delta = _object(choice.get("delta"))
-        for part in _list(delta.get("tool_calls")):
-            self._add_call(_object(part))
+            found += _part(choice.get(key), list)
+        self._logprobs += _part(_part(choice.get("logprobs"), dict).get("content"), list)
+        delta = _part(choice.get("delta"), dict)
+        for part in _part(delta.get("tool_calls"), list):
+            self._add_call(_part(part, dict))
         text = delta.get("content")
         self._texts.append(text if isinstance(text, str) else "")
         return self._texts[-1]
@@ -114,7 +116,7 @@ class ChunkCollector:
         blank: Json = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
         call = self._calls.setdefault(place, blank)
         call["id"] = part.get("id") or call["id"]
-        function = _object(part.get("function"))
+        function = _part(part.get("function"), dict)
         name, arguments = function.get("name"), function.get("arguments")
         if isinstance(name, str) and name != call["function"]["name"]:  # some repeat it whole
             call["function"]["name"] += name
@@ -124,16 +126,11 @@ class ChunkCollector:
             call["function"]["arguments"] += arguments
 
 
-def _list(found: Any) -> list[Any]:
-    if found is not None and not isinstance(found, list):
+def _part(found: Any, kind: type[T]) -> T:  # JSON
+    """Return a part of a chunk, an empty one where there is none."""
+    if found is not None and not isinstance(found, kind):
         raise PolicyFault("the upstream server's chunk has another form than OpenAI's")
-    return found or []
-
-
-def _object(found: Any) -> Mapping[str, Any]:
-    if found is not None and not isinstance(found, Mapping):
-        raise PolicyFault("the upstream server's chunk has another form than OpenAI's")
-    return found or {}
+    return found or kind()
 
 
 def without_ours(body: Mapping[str, Any], asked: Mapping[str, Any]) -> Json:

@@ -10,9 +10,8 @@ so its later turns can be trained while the head stays context.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from turngym.rollouts.scheduler.config import (
@@ -115,30 +114,6 @@ class LagCounts:
         return found
 
 
-def capacity(
-    *, max_concurrent: int, staleness: int, batch: int, version: int, accepted: int, running: int
-) -> int:
-    """Return how many more may begin so that none is too old when its turn comes.
-
-    ``min(max(1, max_concurrent) - running, (staleness + version + 1) * max(1, batch) - (accepted +
-    running))``; begin only while it is positive.
-
-    Args:
-        max_concurrent: Most in flight.
-        staleness: Versions that data may lag behind, 0 or more.
-        batch: Consumed for each version.
-        version: Versions published so far.
-        accepted: Finished and kept since the start, consumed or not.
-        running: In flight.
-
-    Source:
-        AReaL, Fu et al. 2025, arXiv:2505.24298, and its ``staleness_manager``.
-    """
-    # By the version at which the newest of them is consumed, all before it must have been.
-    ahead = (staleness + version + 1) * max(1, batch) - (accepted + running)
-    return min(max(1, max_concurrent) - running, ahead)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLoad:
     """What there is at one moment, in groups."""
@@ -181,8 +156,11 @@ class Candidate:
     target: int | None
 
 
-class Admission(ABC):
-    """One rule for beginning and taking groups."""
+class Admission:
+    """Begins what can be consumed within the bound, and takes what closed first (``ready_first``).
+
+    Base class of the other rules.
+    """
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.staleness = config.admission.staleness
@@ -193,10 +171,6 @@ class Admission(ABC):
         """Return leave to begin one more group, or None: wait for an event."""
         return self._admit(load) if load.held < self.buffer else None
 
-    @abstractmethod
-    def _admit(self, load: SchedulerLoad) -> Admitted | None: ...
-
-    @abstractmethod
     def select(
         self, ready: Sequence[Candidate], version: int, groups: int
     ) -> tuple[Candidate, ...] | None:
@@ -204,15 +178,24 @@ class Admission(ABC):
 
         None when there are not enough of them yet.
         """
+        if len(ready) < groups:
+            return None
+        # In the order in which they began: a batch does not depend on which group closed first.
+        chosen = sorted(ready, key=self._rank)[:groups]
+        return tuple(sorted(chosen, key=lambda c: c.index))
 
     def expired(self, candidate: Candidate, version: int) -> bool:
         """Return whether ``candidate`` can be selected no more from ``version`` on."""
         return False
 
-    def _is_in_pace(self, load: SchedulerLoad) -> bool:
-        """Return whether one more group can be consumed within the bound."""
+    def _admit(self, load: SchedulerLoad) -> Admitted | None:
         # What is taken counts until its update is published: only then the version moves on.
-        return load.held + load.taken < (self.staleness + 1) * self.batch
+        is_in_pace = load.held + load.taken < (self.staleness + 1) * self.batch
+        return Admitted() if is_in_pace else None
+
+    def _rank(self, candidate: Candidate) -> int:
+        """Return by what groups are taken, the lowest first."""
+        return candidate.closed
 
 
 class InOrderAdmission(Admission):
@@ -230,24 +213,11 @@ class InOrderAdmission(Admission):
         self, ready: Sequence[Candidate], version: int, groups: int
     ) -> tuple[Candidate, ...] | None:
         """Return the first ``groups`` of the step's own groups that closed, in order of begin."""
-        return _first([c for c in ready if c.target == version], groups, key=lambda c: c.closed)
+        return super().select([c for c in ready if c.target == version], version, groups)
 
     def expired(self, candidate: Candidate, version: int) -> bool:
         """Return whether the step that it was for is over."""
         return candidate.target is not None and candidate.target < version
-
-
-class ReadyFirstAdmission(Admission):
-    """Bounded ahead like ``in_order``, but a step takes what closed first."""
-
-    def _admit(self, load: SchedulerLoad) -> Admitted | None:
-        return Admitted() if self._is_in_pace(load) else None
-
-    def select(
-        self, ready: Sequence[Candidate], version: int, groups: int
-    ) -> tuple[Candidate, ...] | None:
-        """Return the ``groups`` that closed first."""
-        return _first(ready, groups, key=lambda c: c.closed)
 
 
 class WindowedAdmission(Admission):
@@ -257,18 +227,14 @@ class WindowedAdmission(Admission):
         super().__init__(config)
         assert isinstance(config.admission, Windowed)
         self.pace = config.admission.pace
-        self.freshest = config.admission.freshest
+        self.sign = -1 if config.admission.freshest else 1
 
     def _admit(self, load: SchedulerLoad) -> Admitted | None:
-        return Admitted() if not self.pace or self._is_in_pace(load) else None
+        return super()._admit(load) if self.pace else Admitted()
 
-    def select(
-        self, ready: Sequence[Candidate], version: int, groups: int
-    ) -> tuple[Candidate, ...] | None:
-        """Return ``groups`` of those begun inside the window, oldest or newest first."""
+    def _rank(self, candidate: Candidate) -> int:
         # What is older than the window was evicted when the version changed.
-        sign = -1 if self.freshest else 1
-        return _first(ready, groups, key=lambda c: sign * c.closed)
+        return self.sign * candidate.closed
 
     def expired(self, candidate: Candidate, version: int) -> bool:
         """Return whether it was begun before the window."""
@@ -276,43 +242,20 @@ class WindowedAdmission(Admission):
 
 
 class CapacityAdmission(Admission):
-    """What begins is bounded by what can be consumed in time; the oldest are taken first."""
+    """The oldest are taken first.
 
-    def _admit(self, load: SchedulerLoad) -> Admitted | None:
-        room = capacity(
-            max_concurrent=self.buffer,
-            staleness=self.staleness,
-            batch=self.batch,
-            version=load.version,
-            # Every version so far consumed one batch.
-            accepted=load.version * self.batch + load.ready + load.taken,
-            running=load.running,
-        )
-        return Admitted() if room > 0 else None
+    Every version so far consumed one batch, so what may begin in all, ``(staleness + version + 1) *
+    batch``, leaves as much room as the bound of the base class.
+    """
 
-    def select(
-        self, ready: Sequence[Candidate], version: int, groups: int
-    ) -> tuple[Candidate, ...] | None:
-        """Return the ``groups`` that began first among the ready ones."""
-        return _first(ready, groups, key=lambda c: c.index)
+    def _rank(self, candidate: Candidate) -> int:
+        return candidate.index
 
 
 def make_admission(config: SchedulerConfig) -> Admission:
     """Return the rule that ``config`` names."""
-    kinds: dict[type, type[Admission]] = {
-        InOrder: InOrderAdmission,
-        ReadyFirst: ReadyFirstAdmission,
-        Windowed: WindowedAdmission,
-        Capacity: CapacityAdmission,
-    }
+    kinds = {
+        InOrder: InOrderAdmission, ReadyFirst: Admission,
+        Windowed: WindowedAdmission, Capacity: CapacityAdmission,
+    }  # fmt: skip
     return kinds[type(config.admission)](config)
-
-
-def _first(
-    ready: Sequence[Candidate], groups: int, *, key: Callable[[Candidate], int]
-) -> tuple[Candidate, ...] | None:
-    if len(ready) < groups:
-        return None
-    # In the order in which they began: a batch does not depend on which group closed first.
-    chosen = sorted(ready, key=key)[:groups]
-    return tuple(sorted(chosen, key=lambda c: c.index))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from turngym.rollouts.scheduler.ledger import (
     check_format,
     read_meta,
 )
-from turngym.rollouts.scheduler.ledger_files import log_damage, log_of
+from turngym.rollouts.scheduler.ledger_files import log_damage, log_of, open_reading
 from turngym.rollouts.scheduler.packing import unpack_turn
 
 _MOST_PROBLEMS = 20
@@ -152,7 +152,7 @@ def audit(run: Path) -> AuditReport:
 
 def _audit_file(path: Path) -> AuditReport:
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        with closing(open_reading(path)) as db:
             check_format(db, path)
             db.execute("BEGIN")  # one moment of a run that may go on
             report = _audit(db, AuditReport(path))
@@ -189,9 +189,13 @@ def _audit(db: sqlite3.Connection, report: AuditReport) -> AuditReport:
     report.drops = _counted(db, query)
     query = "SELECT COALESCE(outcome, 'running'), COUNT(*) FROM tries GROUP BY 1"
     report.tries = _counted(db, query)
-    _check_steps(db, report)
+    steps = [step for (step,) in db.execute("SELECT step FROM steps ORDER BY step")]
+    if steps and steps != list(range(steps[0], steps[0] + len(steps))):
+        report.blame(f"updates are not numbered without a gap: {steps[:10]} ...")
     _check_uses(db, report)
-    _check_states(db, report)
+    for text, query in _WRONG.items():
+        for row in db.execute(query):
+            report.blame(text.format(*row))
     _check_turns(db, report)
     if report.generated != report.tokens.total():
         report.blame(f"tokens do not add up: {report.equation}")
@@ -202,18 +206,6 @@ def _counted(db: sqlite3.Connection, query: str) -> Counter[str]:
     return Counter({str(name): count for name, count in db.execute(query)})
 
 
-def _check_steps(db: sqlite3.Connection, report: AuditReport) -> None:
-    steps = [step for (step,) in db.execute("SELECT step FROM steps ORDER BY step")]
-    if steps and steps != list(range(steps[0], steps[0] + len(steps))):
-        report.blame(f"updates are not numbered without a gap: {steps[:10]} ...")
-    late = db.execute(
-        "SELECT step FROM steps WHERE state = 'reserved' AND step < (SELECT MAX(step) FROM steps)"
-        " AND step < (SELECT COALESCE(MAX(step), 0) FROM steps WHERE state <> 'reserved')"
-    )
-    for (step,) in late:
-        report.blame(f"update {step} was never applied, but later ones were")
-
-
 def _check_uses(db: sqlite3.Connection, report: AuditReport) -> None:
     """Check that no turn is trained on twice."""
     last: dict[tuple[int, int, int], tuple[int, int]] = {}
@@ -221,7 +213,6 @@ def _check_uses(db: sqlite3.Connection, report: AuditReport) -> None:
         "SELECT grp, member, retry, first, last, step FROM uses WHERE kind <> 'replay' "
         "ORDER BY grp, member, retry, first, step"
     )
-    whole: Counter[tuple[int, int]] = Counter()
     for grp, member, retry, first, end, step in rows:
         key = (grp, member, retry)  # another try has other turns
         before = last.get(key)
@@ -231,49 +222,39 @@ def _check_uses(db: sqlite3.Connection, report: AuditReport) -> None:
                 f"and {step}"
             )
         last[key] = (end, step)
-    for grp, member, count in db.execute(
-        "SELECT grp, member, COUNT(*) FROM uses WHERE kind IN ('group', 'late') GROUP BY 1, 2"
-    ):
-        whole[grp, member] = count
-        if count > 1:
-            report.blame(f"episode {grp}.{member} was consumed by {count} updates")
-    for grp, member in db.execute(
-        "SELECT grp, member FROM samples WHERE state IN ('reserved', 'applied', 'checkpointed')"
-    ):
-        if whole[grp, member] != 1:
-            report.blame(f"episode {grp}.{member} counts as used, but no update has it")
 
 
-def _check_states(db: sqlite3.Connection, report: AuditReport) -> None:
-    for grp, member, state in db.execute(
-        "SELECT s.grp, s.member, s.state FROM samples s JOIN uses u USING (grp, member) "
-        "WHERE u.kind IN ('group', 'late') "
-        "AND s.state NOT IN ('reserved', 'applied', 'checkpointed')"
-    ):
-        report.blame(f"episode {grp}.{member} is in an update, but its state is {state!r}")
-    for grp, member in db.execute(
-        "SELECT grp, member FROM samples WHERE state = 'dropped' AND COALESCE(reason, '') = ''"
-    ):
-        report.blame(f"episode {grp}.{member} was dropped without a reason")
-    for grp, member, step in db.execute(
-        "SELECT s.grp, s.member, u.step FROM samples s JOIN uses u USING (grp, member) "
-        "JOIN steps t USING (step) WHERE u.kind IN ('group', 'late') AND "
-        "((s.state = 'applied' AND t.state = 'reserved') OR "
-        "(s.state = 'checkpointed' AND t.state <> 'checkpointed'))"
-    ):
-        report.blame(f"episode {grp}.{member} is ahead of update {step}, which has it")
-    for grp, member, outcome in db.execute(
-        "SELECT u.grp, u.member, a.outcome FROM uses u JOIN tries a USING (grp, member, retry)"
-        " WHERE u.kind IN ('group', 'late') AND (a.outcome IS NULL OR a.outcome LIKE 'error_%')"
-    ):
-        report.blame(
-            f"episode {grp}.{member} was trained on although it ended by {outcome or 'nothing'}"
-        )
-    for grp, member, retry in db.execute(
-        "SELECT a.grp, a.member, a.retry FROM tries a JOIN samples s USING (grp, member) "
-        "WHERE a.retry > s.retry"
-    ):
-        report.blame(f"episode {grp}.{member}: try {retry} began without shutting out others")
+_WRONG = {
+    "update {} was never applied, but later ones were": """
+        SELECT step FROM steps WHERE state = 'reserved' AND step < (SELECT MAX(step) FROM steps)
+        AND step < (SELECT COALESCE(MAX(step), 0) FROM steps WHERE state <> 'reserved')""",
+    "episode {}.{} was consumed by {} updates": """
+        SELECT grp, member, COUNT(*) FROM uses WHERE kind IN ('group', 'late') GROUP BY 1, 2
+        HAVING COUNT(*) > 1""",
+    "episode {}.{} counts as used, but no update has it": """
+        SELECT grp, member FROM samples s WHERE state IN ('reserved', 'applied', 'checkpointed')
+        AND NOT EXISTS (SELECT 1 FROM uses u WHERE u.grp = s.grp AND u.member = s.member
+                        AND u.kind IN ('group', 'late'))""",
+    "episode {}.{} is in an update, but its state is {!r}": """
+        SELECT s.grp, s.member, s.state FROM samples s JOIN uses u USING (grp, member)
+        WHERE u.kind IN ('group', 'late')
+        AND s.state NOT IN ('reserved', 'applied', 'checkpointed')""",
+    "episode {}.{} was dropped without a reason": """
+        SELECT grp, member FROM samples WHERE state = 'dropped' AND COALESCE(reason, '') = ''""",
+    "episode {}.{} is ahead of update {}, which has it": """
+        SELECT s.grp, s.member, u.step FROM samples s JOIN uses u USING (grp, member)
+        JOIN steps t USING (step) WHERE u.kind IN ('group', 'late') AND
+        ((s.state = 'applied' AND t.state = 'reserved') OR
+         (s.state = 'checkpointed' AND t.state <> 'checkpointed'))""",
+    "episode {}.{} was trained on although it ended by {}": """
+        SELECT u.grp, u.member, COALESCE(a.outcome, 'nothing') FROM uses u
+        JOIN tries a USING (grp, member, retry) WHERE u.kind IN ('group', 'late')
+        AND (a.outcome IS NULL OR a.outcome LIKE 'error_%')""",
+    "episode {}.{}: try {} began without shutting out others": """
+        SELECT a.grp, a.member, a.retry FROM tries a JOIN samples s USING (grp, member)
+        WHERE a.retry > s.retry""",
+}
+"""What is said of each row that there must not be, and how such rows are found."""
 
 
 def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:
@@ -301,7 +282,10 @@ def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:
         report.tokens[place] += loose
     used = _used_turns(db)
     expected: dict[tuple[int, int, int], int] = {}
-    for grp, member, retry, turn, tokens, crc, packed in _turn_rows(db):
+    for grp, member, retry, turn, tokens, crc, packed in db.execute(
+        "SELECT grp, member, retry, turn, tokens, crc, packed FROM turns "
+        "ORDER BY grp, member, retry, turn"
+    ):
         key = (grp, member, retry)
         if turn != expected.get(key, 0):
             report.blame(f"episode {grp}.{member}, try {retry}: no turn before turn {turn}")
@@ -321,13 +305,6 @@ def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:
         report.tokens[place] += tokens
         if place == "dropped":
             report.dropped_tokens[state[2]] += tokens
-
-
-def _turn_rows(db: sqlite3.Connection) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
-    yield from db.execute(
-        "SELECT grp, member, retry, turn, tokens, crc, packed FROM turns "
-        "ORDER BY grp, member, retry, turn"
-    )
 
 
 def _checked_tokens(packed: bytes, crc: int, where: str, report: AuditReport) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -24,12 +24,7 @@ from turngym.rollouts.episode import (
 )
 from turngym.rollouts.scheduler.group_buffer import GroupBuffer
 from turngym.rollouts.scheduler.groups import Member, OpenGroup, SampleKey, retried
-from turngym.rollouts.scheduler.metrics import (
-    FailureBudget,
-    Quarantine,
-    describe_tasks,
-    may_retry,
-)
+from turngym.rollouts.scheduler.metrics import FailureBudget, describe_tasks
 from turngym.rollouts.scheduler.packing import pack_tail
 from turngym.rollouts.scheduler.pool import EnvPool, Lease
 from turngym.rollouts.scheduler.running import (
@@ -61,25 +56,6 @@ class Owner(Protocol):
         """Stop everything."""
 
 
-class Slots:
-    """Numbers of running episodes, 1 and up, the lowest free one first."""
-
-    def __init__(self) -> None:
-        self._free: list[int] = []
-        self._most = 0
-
-    def take(self) -> int:
-        """Return a number that is not in use."""
-        if self._free:
-            return heapq.heappop(self._free)
-        self._most += 1
-        return self._most
-
-    def give_back(self, slot: int) -> None:
-        """Let another episode have ``slot``."""
-        heapq.heappush(self._free, slot)
-
-
 class Dispatcher:
     """Has at most ``concurrency`` episodes running, each in a task of its own."""
 
@@ -91,7 +67,6 @@ class Dispatcher:
         buffer: GroupBuffer,
         owner: Owner,
     ) -> None:
-        self.quarantine = Quarantine(context.config.retry.quarantine_after)
         self.failures = FailureBudget(context.config.failures, alive=context.config.concurrency)
         self._pools = pools
         self._policy = policy
@@ -101,7 +76,10 @@ class Dispatcher:
         self._config = context.config
         self._jobs: deque[QueuedEpisode] = deque()
         self._running: dict[int, tuple[RunningEpisode, asyncio.Task[None]]] = {}
-        self._slots = Slots()
+        self._free_slots: list[int] = []
+        """Numbers below those of running episodes that no one has: a heap."""
+        self._blamed: Counter[str] = Counter()
+        """Faults of the environment, by task."""
         self._round_open = True
         self._is_ending = False
         """Whether everything is cancelled, and nothing is accounted for any more."""
@@ -120,6 +98,11 @@ class Dispatcher:
     def queued(self) -> int:
         """Episodes that wait to run."""
         return len(self._jobs)
+
+    @property
+    def quarantined(self) -> int:
+        """Tasks that are shut out, because the environment broke on them too often."""
+        return sum(map(self._is_shut_out, self._blamed))
 
     @property
     def has_timers(self) -> bool:
@@ -177,7 +160,8 @@ class Dispatcher:
         if not self._jobs:
             return False
         job = self._jobs.popleft()
-        slot = self._slots.take()
+        # The lowest number that is free; without a gap as many run as have been given out.
+        slot = heapq.heappop(self._free_slots) if self._free_slots else len(self._running) + 1
         episode = RunningEpisode(job, self._context, slot)
         if self._context.barrier is not None:
             self._context.barrier.join()
@@ -203,7 +187,8 @@ class Dispatcher:
         waiting = [j for j in self._jobs if j.key.group == index and j.key.member in wanted]
         for job in waiting:
             self._jobs.remove(job)
-            self._report_dropped(job, reason, tokens=_own_tokens(job), turns=len(job.played))
+            tokens = sum(p.turn.num_sampled_tokens for p in job.played[job.trained_to :])
+            self._report_dropped(job, reason, tokens=tokens, turns=len(job.played))
 
     def drop_hopeless(self, version: int) -> None:
         """Stop episodes whose oldest trainable token is beyond the bound already."""
@@ -318,7 +303,7 @@ class Dispatcher:
 
     def _leave(self, episode: RunningEpisode) -> None:
         self._running.pop(episode.slot, None)
-        self._slots.give_back(episode.slot)
+        heapq.heappush(self._free_slots, episode.slot)
         if self._context.barrier is not None:
             self._context.barrier.leave()
         if not self._running:
@@ -386,7 +371,7 @@ class Dispatcher:
             first_turn=job.trained_to,
             end_turn=len(trajectory.turns),
             versions=tuple(episode.versions),
-            start_version=episode.start_version if job.start_version is None else job.start_version,
+            start_version=episode.first_version,
             packed=None if episode.packed is None else tuple(episode.packed),
         )
         self._buffer.finished(job.group, member, now)
@@ -397,19 +382,19 @@ class Dispatcher:
         self._end_try(episode, stop.value, error)
         self._context.stats.faults[stop.value] += 1
         if stop is not StopReason.ERROR_POLICY:
-            self.quarantine.blame(task_id)
+            self._blamed[task_id] += 1
         job.faults += 1
         self.failures.fault(stop, error, task_id)
-        retries = may_retry(
-            self._config.retry, self.quarantine, stop=stop, tries=job.faults, task_id=task_id
-        )
-        if retries:
+        shut_out = self._is_shut_out(task_id)
+        if job.faults < self._config.retry.max_tries and not shut_out:
             self._begin_again(episode, "retried")
         else:
-            shut_out = self.quarantine.holds(task_id)
             reason = "quarantined" if shut_out else stop.value
             self._report(episode, trajectory, self._context.clock())
             self._report_dropped(job, reason, tokens=_lost(episode), turns=len(episode.turns))
+
+    def _is_shut_out(self, task_id: str) -> bool:
+        return self._blamed[task_id] >= self._config.retry.quarantine_after
 
     def _not_taken_up(self, episode: RunningEpisode, error: CannotReplay) -> None:
         """Begin an episode anew whose turns led elsewhere; drop it when its prefix did."""
@@ -445,9 +430,7 @@ class Dispatcher:
         job = episode.job
         self._end_try(episode, "preempted", None)
         self._context.stats.waste["retried"] += episode.uncommitted_tokens
-        job.start_version = (
-            episode.start_version if job.start_version is None else job.start_version
-        )
+        job.start_version = episode.first_version
         job.carry_from = episode.retry
         job.retry = episode.retry + 1
         job.played, job.versions = episode.carried(), list(episode.versions)
@@ -484,10 +467,6 @@ def prefix_of(group: OpenGroup) -> list[ReplayedTurn]:
         seen = digest_of({"text": turn.observation[-1].content}) if turn.observation else None
         found.append(ReplayedTurn(turn.as_context(), seen))
     return found
-
-
-def _own_tokens(job: QueuedEpisode) -> int:
-    return sum(p.turn.num_sampled_tokens for p in job.played[job.trained_to :])
 
 
 def _lost(episode: RunningEpisode) -> int:

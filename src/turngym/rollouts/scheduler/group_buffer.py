@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from turngym.rollouts.scheduler.admission import Admission, Candidate, SchedulerLoad, trained_turns
 from turngym.rollouts.scheduler.config import SchedulerConfig
 from turngym.rollouts.scheduler.groups import (
+    Batch,
     Member,
     OpenGroup,
     ReadyGroup,
@@ -20,14 +21,13 @@ from turngym.rollouts.scheduler.groups import (
     StoredMember,
     closes,
     fetch,
-    is_usable,
+    least_members,
     patience_left,
     store,
-    turn_tokens,
     with_turns,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.ledger_files import read_episode
+from turngym.rollouts.scheduler.ledger_files import open_reading, read_episode
 from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.rollouts.scheduler.packing import PackedEpisode
 
@@ -43,14 +43,6 @@ class Runner(Protocol):
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call ``function`` in ``seconds``, in the event loop, unless the scheduler ends before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Composition:
-    """What one step trains on."""
-
-    groups: tuple[ReadyGroup, ...]
-    extra: tuple[ReadyGroup, ...]
 
 
 class GroupBuffer:
@@ -73,7 +65,7 @@ class GroupBuffer:
         self.taken: list[tuple[int, int | None]] = []
         """Index and target of the groups whose update is not published."""
         self.targets: Counter[int] = Counter()
-        self.runner: Runner | None = None
+        self.runner: Runner
         self._config = config
         self._bound = config.bound
         self._admission = admission
@@ -139,18 +131,17 @@ class GroupBuffer:
             kind="partial",
         )
         self._stats.groups["partial"] += 1
-        self.extra.append(store(piece, closed=self._closed, pinned=True))
+        self.extra.append(store(piece, closed=self._closed))
 
     # Closing.
 
     def _close_if_complete(self, group: OpenGroup, now: float, *, overdue: bool = False) -> None:
         if closes(group, self._config.group, overdue=overdue):
-            self._close(group, early=overdue and len(group.finished) < group.enough)
+            self._close(group, early=overdue and len(group.finished) < group.request.size)
             return
         wait = patience_left(group, self._config.group, self._stats.durations, now)
-        if wait is not None and not group.closed and self.runner is not None:
-            runner = self.runner
-            runner.call_later(
+        if wait is not None and not group.closed:
+            self.runner.call_later(
                 wait, lambda: self._close_if_complete(group, now + wait, overdue=True)
             )
 
@@ -162,10 +153,10 @@ class GroupBuffer:
         reason = "redundant" if not early else "late"
         # Members beyond what the group needs stop in any case; those that are late may go on, and
         # are trained later beside the siblings that closed without them.
-        if slow and (not early or late == "drop") and self.runner is not None:
+        if slow and (not early or late == "drop"):
             self.runner.drop_members(group.index, slow, reason)
         group.finished.sort(key=lambda member: member.number)
-        if not is_usable(group, self._config.group):
+        if len(group.finished) < least_members(group.request, self._config.group):
             self._drop_group(group, group.finished, "group_failed")
             return
         group.siblings = tuple(member.trajectory for member in group.finished)
@@ -182,19 +173,20 @@ class GroupBuffer:
         if decision.group is None:
             self._drop_group(group, group.finished, f"filtered_{decision.reason}")
             return
-        self._keep(decision.group, pinned=decision.group is not ready)
+        self._keep(decision.group, is_changed=decision.group is not ready)
         group.finished = []
 
-    def _keep(self, ready: ReadyGroup, *, pinned: bool) -> None:
+    def _keep(self, ready: ReadyGroup, *, is_changed: bool) -> None:
         self._closed += 1
         # The ledger hears of it before anything can train on it: a crash then loses no group.
         if self._ledger is not None:
             self._ledger.ready(ready.index, [m.number for m in ready.members], late=False)
-        stored = store(ready, closed=self._closed, pinned=pinned)
+        stored = store(ready, closed=self._closed)
         self.ready[ready.index] = stored
         self._evict_group(stored, self._version())
         waiting = len(self.ready)
-        if self._ledger is not None and waiting > self._config.keep_packed and not pinned:
+        # One that the selection changed differs from what the ledger holds: it stays in memory.
+        if self._ledger is not None and waiting > self._config.keep_packed and not is_changed:
             stored.spill()
         # The next step's groups stay as they are; packing costs time, and memory only beyond them.
         elif waiting > max(_LIVE, self._config.groups_per_step):
@@ -222,7 +214,7 @@ class GroupBuffer:
         self._drop_members(group.index, members, reason)
         self._end_group(group.index, group.target, reason)
         group.finished, group.siblings = [], ()
-        if group.waiting and self.runner is not None:
+        if group.waiting:
             self.runner.drop_members(group.index, sorted(group.waiting), reason)
 
     def _end_group(self, index: int, target: int | None, reason: str) -> None:
@@ -232,10 +224,12 @@ class GroupBuffer:
         if self._ledger is not None:
             self._ledger.drop_group(index, reason)
 
-    def _drop_members(self, index: int, members: Sequence[Member], reason: str) -> None:
+    def _drop_members(
+        self, index: int, members: Sequence[Member | StoredMember], reason: str
+    ) -> None:
         for member in members:
-            tokens = sum(turn_tokens(member)[member.first_turn :])
-            self._stats.dropped(reason, tokens=tokens, turns=len(member.trajectory.turns))
+            tokens = sum(member.turn_tokens[member.first_turn :])
+            self._stats.dropped(reason, tokens=tokens, turns=len(member.turn_tokens))
         if self._ledger is not None:
             self._ledger.drop(index, [m.number for m in members], reason)
 
@@ -245,7 +239,7 @@ class GroupBuffer:
 
     # Steps.
 
-    def compose(self, step: int, *, final: bool) -> Composition | None:
+    def compose(self, step: int, *, final: bool) -> Batch | None:
         """Return what ``step`` trains on, or None when there is not enough yet.
 
         Args:
@@ -267,7 +261,7 @@ class GroupBuffer:
         replayed = [replace(group, kind="replay") for group in self._selection.replay(step, groups)]
         # They count for admission until their update is published, or more would begin too early.
         self.taken = [(group.index, group.target) for group in groups]
-        return Composition(groups=tuple(groups), extra=(*extra, *replayed))
+        return Batch(step=step, groups=tuple(groups), extra=(*extra, *replayed))
 
     def evict(self, step: int) -> None:
         """Drop what can no more be trained on at ``step``; to be called when versions change.
@@ -280,14 +274,16 @@ class GroupBuffer:
 
     def _evict_group(self, stored: StoredGroup, step: int) -> None:
         keep = self._young(stored, step)
-        if self._is_past(stored.candidate(), step) or not self._is_enough(stored, keep):
-            gone = "stale" if not self._is_leftover(stored, step) else "oversampled"
-            self._discard(stored, stored.members, gone)
+        is_enough = len(keep) >= least_members(stored.request, self._config.group)
+        if self._is_past(stored.candidate(), step) or not is_enough:
+            is_leftover = stored.target is not None and stored.target < step
+            gone = "oversampled" if is_leftover else "stale"
+            self._drop_members(stored.index, stored.members, gone)
             self._end_group(stored.index, stored.target, gone)
             del self.ready[stored.index]
         elif len(keep) < len(stored.members):
             old = [m for m in stored.members if m not in keep]
-            self._discard(stored, old, "stale")
+            self._drop_members(stored.index, old, "stale")
             stored.members = keep
 
     def _evict_extra(self, step: int) -> None:
@@ -296,20 +292,12 @@ class GroupBuffer:
             if self._young(stored, step):
                 kept.append(stored)
             elif stored.kind == "late":
-                self._discard(stored, stored.members, "stale")
+                self._drop_members(stored.index, stored.members, "stale")
         self.extra = kept
 
     def _is_past(self, candidate: Candidate, step: int) -> bool:
         strict = self._config.admission.type != "windowed" or self._config.stale == "drop"
         return strict and self._admission.expired(candidate, step)
-
-    def _is_leftover(self, stored: StoredGroup, step: int) -> bool:
-        return stored.target is not None and stored.target < step
-
-    def _is_enough(self, stored: StoredGroup, keep: Sequence[StoredMember]) -> bool:
-        quorum = self._config.group.quorum
-        least = quorum if quorum is not None else min(2, stored.request.size)
-        return len(keep) >= least
 
     def drop_expired(self, version: int) -> None:
         """Drop groups that still run but can no more be trained on at ``version``."""
@@ -336,13 +324,6 @@ class GroupBuffer:
             bound=self._bound,
             action=self._config.stale,
         )
-
-    def _discard(self, stored: StoredGroup, members: Sequence[StoredMember], reason: str) -> None:
-        for member in members:
-            tokens = sum(member.turn_tokens[member.first_turn :])
-            self._stats.dropped(reason, tokens=tokens, turns=len(member.turn_tokens))
-        if self._ledger is not None and stored.kind != "partial":
-            self._ledger.drop(stored.index, [m.number for m in members], reason)
 
     def _fetch(self, stored: StoredGroup, step: int) -> ReadyGroup:
         """Return a stored group with the turns that ``step`` may train on."""
@@ -377,10 +358,6 @@ class GroupBuffer:
         """Whether some of what waits is in the ledger alone."""
         return any(stored.is_spilled for stored in (*self.ready.values(), *self.extra))
 
-    def may_compose(self) -> bool:
-        """Return whether it is worth looking for a step's groups."""
-        return len(self.ready) >= self._config.groups_per_step
-
     def expect(self, batch: Sequence[ReadyGroup]) -> None:
         """Count in what a step will train on again, so that no other groups are begun for it."""
         self.targets.update(
@@ -405,7 +382,7 @@ class GroupBuffer:
     def _read(self, key: SampleKey, retry: int) -> PackedEpisode:
         assert self._ledger is not None
         if self._reader is None:
-            self._reader = self._ledger.reading()
+            self._reader = open_reading(self._ledger.path)
         return read_episode(self._reader, key, retry)
 
     def close(self) -> None:

@@ -85,6 +85,11 @@ class Member:
         return self.trajectory.turns[self.first_turn : self.end_turn]
 
     @property
+    def turn_tokens(self) -> tuple[int, ...]:
+        """Sampled tokens of each turn."""
+        return tuple(turn.num_sampled_tokens for turn in self.trajectory.turns)
+
+    @property
     def trained_tokens(self) -> int:
         """Sampled tokens that are trained on."""
         return sum(turn.num_sampled_tokens for turn in self.trained)
@@ -183,11 +188,6 @@ class OpenGroup:
         """Seed of the environment, which all members share."""
         return self.episodes[0].env_seed
 
-    @property
-    def enough(self) -> int:
-        """Finished members that complete it."""
-        return self.request.size
-
 
 def closes(group: OpenGroup, config: GroupConfig, *, overdue: bool) -> bool:
     """Return whether ``group`` closes now.
@@ -198,19 +198,18 @@ def closes(group: OpenGroup, config: GroupConfig, *, overdue: bool) -> bool:
     if group.closed:
         return False
     there = len(group.finished)
-    if there >= group.enough or not group.waiting:
+    if there >= group.request.size or not group.waiting:
         return True
     return overdue and config.quorum is not None and there >= config.quorum
 
 
-def is_usable(group: OpenGroup, config: GroupConfig) -> bool:
-    """Return whether a closing group has members enough to train on.
+def least_members(request: GroupRequest, config: GroupConfig) -> int:
+    """Return how many members a closed group must have to be trained on.
 
     Without a quorum two are enough, or one where one was ordered: a group that lost members to
     faults is used as it is, never filled up with made-up rewards.
     """
-    least = config.quorum if config.quorum is not None else min(2, group.enough)
-    return len(group.finished) >= least
+    return config.quorum if config.quorum is not None else min(2, request.size)
 
 
 def patience_left(
@@ -389,8 +388,6 @@ class StoredGroup:
     siblings: tuple[Trajectory, ...]
     closed: int
     """Order in which groups closed."""
-    pinned: bool = False
-    """It differs from what the ledger holds, so it must stay in memory."""
 
     def candidate(self) -> Candidate:
         """Return what selection sees of it."""
@@ -427,18 +424,18 @@ def _shared(one: object, names: Sequence[str]) -> dict[str, Any]:  # fields of a
     return {name: getattr(one, name) for name in names}
 
 
-def store(group: ReadyGroup, *, closed: int, pinned: bool = False) -> StoredGroup:
-    """Return ``group`` as it waits, not packed yet; ``closed`` or ``pinned`` as given."""
+def store(group: ReadyGroup, *, closed: int) -> StoredGroup:
+    """Return ``group`` as it waits, not packed yet; it was the ``closed``-th to close."""
     members = [
         StoredMember(
             **_shared(member, _OF_MEMBER),
-            turn_tokens=turn_tokens(member),
+            turn_tokens=member.turn_tokens,
             live=member.trajectory,
             blobs=member.packed,
         )
         for member in group.members
     ]
-    return StoredGroup(**_shared(group, _OF_GROUP), members=members, closed=closed, pinned=pinned)
+    return StoredGroup(**_shared(group, _OF_GROUP), members=members, closed=closed)
 
 
 def fetch(stored: StoredGroup, read: ReadEpisode | None) -> ReadyGroup:
@@ -469,11 +466,6 @@ def _fetch_member(index: int, member: StoredMember, read: ReadEpisode | None) ->
         trajectory = unpack_episode(packed)
     blobs = member.blobs if packed is None else packed.turns
     return Member(**_shared(member, _OF_MEMBER), trajectory=trajectory, packed=blobs)
-
-
-def turn_tokens(member: Member) -> tuple[int, ...]:
-    """Return the sampled tokens of each turn."""
-    return tuple(turn.num_sampled_tokens for turn in member.trajectory.turns)
 
 
 def with_turns(member: Member, turns: range) -> Member:

@@ -1,8 +1,8 @@
 """The ledger: every episode in exactly one state, on the disk, through every crash.
 
 One SQLite file in WAL mode. Commits are grouped: what arrives while one is written goes into the
-next. What was committed survives a killed process at once, and a crash of the machine with
-``durable``. Every write is idempotent, and a try that was dropped cannot write any more.
+next. What was committed survives a killed process at once. Every write is idempotent, and a try
+that was dropped cannot write any more.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ class Ledger:
         path: The file; made if it is not there.
         threaded: Write in a thread of its own, so that a slow disk holds up no turn. Without it the
             event loop writes, once per turn of the loop: the same order at every run.
-        durable: Flush to the disk at every commit, for machines that may lose power.
         manifest: Of the folder; keeps the digests of the files, which are compared first.
 
     Raises:
@@ -66,7 +65,6 @@ class Ledger:
         path: Path,
         *,
         threaded: bool = True,
-        durable: bool = False,
         manifest: Manifest | None = None,
     ) -> None:
         self.path = path
@@ -85,7 +83,7 @@ class Ledger:
         self._lock_file = _locked(path)
         self._digests = None if manifest is None else LedgerDigests(path, manifest)
         try:
-            self._db = self._open(durable=durable)
+            self._db = self._open()
         except BaseException:
             self._lock_file.close()
             raise
@@ -101,7 +99,7 @@ class Ledger:
         self._closing = self._is_closed = False
         self._failure: Exception | None = None
 
-    def _open(self, *, durable: bool) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         if self._digests is not None:
             self._digests.check()
         if damage := log_damage(self.path):
@@ -109,7 +107,7 @@ class Ledger:
                 f"{damage}; delete it to go on from the newest checkpoint: what was played since "
                 "is played again"
             )
-        db = open_database(self.path, durable=durable)
+        db = open_database(self.path)
         if self._digests is not None:
             self._digests.begin(db)
         return db
@@ -278,17 +276,17 @@ class Ledger:
         """Enter whose ledger it is, as ``SHARE``."""
         self._add((sql.SET_META, (SHARE, share)))
 
-    def reading(self) -> sqlite3.Connection:
-        """Return a connection of its own that sees what is committed."""
-        return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
-
     def _add(self, *operations: Operation) -> int:
         with self._guard:
             self._pending.extend(operations)
             self.queued += len(operations)
         if self._threaded:
             if self._thread is None:
-                self._start_thread()
+                self._loop = asyncio.get_running_loop()
+                self._thread = threading.Thread(
+                    target=self._write_there, name="turngym-ledger", daemon=True
+                )
+                self._thread.start()
             # Set means not yet cleared, and it is cleared before what is pending is taken.
             if not self._wake.is_set():
                 self._wake.set()
@@ -319,13 +317,6 @@ class Ledger:
         else:
             self._settle(len(batch))
 
-    def _start_thread(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(
-            target=self._write_there, name="turngym-ledger", daemon=True
-        )
-        self._thread.start()
-
     def _write_there(self) -> None:
         assert self._loop is not None
         while not (self._closing and not self._pending):  # what is pending is written on closing
@@ -354,27 +345,17 @@ class Ledger:
             self._loop.call_soon_threadsafe(function, *args)
 
     def _commit(self, batch: Sequence[Operation]) -> None:
-        db = self._db
-        try:
+        with self._db as db:
             # The write lock at once: taken later, it could be refused in the middle of a batch.
             db.execute("BEGIN IMMEDIATE")
             for statement, row in grouped(batch):
                 db.execute(statement, row)
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
         if self._digests is not None:
-            self._keep_digests(self._digests, batch)
-
-    def _keep_digests(self, digests: LedgerDigests, batch: Sequence[Operation]) -> None:
-        try:
-            digests.committed(
-                self._db, is_due=any(statement == sql.CHECKPOINT for statement, _ in batch)
-            )
-        except (sqlite3.Error, OSError) as error:
-            logger.warning("%s: its digest cannot be kept (%s)", self.path, error)
+            is_due = any(statement == sql.CHECKPOINT for statement, _ in batch)
+            try:
+                self._digests.committed(self._db, is_due=is_due)
+            except (sqlite3.Error, OSError) as error:
+                logger.warning("%s: its digest cannot be kept (%s)", self.path, error)
 
     def _settle(self, count: int) -> None:
         self._tell(None)
@@ -415,8 +396,8 @@ class Ledger:
         await self.close()
 
 
-def open_database(path: Path, *, durable: bool = False) -> sqlite3.Connection:
-    """Return a connection that writes to ``path``, made if need be; ``durable`` waits for the disk.
+def open_database(path: Path) -> sqlite3.Connection:
+    """Return a connection that writes to ``path``, made if need be.
 
     Raises:
         RecordError: The file is something else, or of a newer version.
@@ -426,7 +407,7 @@ def open_database(path: Path, *, durable: bool = False) -> sqlite3.Connection:
             connected = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             db = undo.enter_context(closing(connected))
             db.execute("PRAGMA journal_mode = WAL")
-            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            db.execute("PRAGMA synchronous = NORMAL")
             db.executescript(sql.SCHEMA)
             check_format(db, path)
             undo.pop_all()

@@ -88,13 +88,18 @@ class LedgerDigests:
             self._manifest.mark(self._path, 0)
         except OSError as error:  # no room: closing as the last one would change the database
             logger.warning("%s: stays as it is (%s)", self._log, error.strerror)
-            reader = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)
+            reader = open_reading(self._path)
             reader.execute("SELECT COUNT(*) FROM meta").fetchall()
             db.close()
             reader.close()
             return
         db.close()
         self._manifest.add(self._path)
+
+
+def open_reading(path: Path) -> sqlite3.Connection:
+    """Return a connection to a database that sees what is committed, and writes nothing."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def log_of(path: Path) -> Path:

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from turngym.errors import TrainingError
+from turngym.records import replacing
 from turngym.rollouts.scheduler.admission import LagCounts
-from turngym.rollouts.scheduler.config import FailureConfig, RetryConfig
+from turngym.rollouts.scheduler.config import FailureConfig
 from turngym.rollouts.scheduler.groups import OpenGroup
 from turngym.types import StopReason
 
@@ -32,41 +33,28 @@ _SUMS = (
 )
 
 
-def list_schedule(durations: Iterable[float], slots: int) -> float:
-    """Return the wall time of a work-conserving schedule, in the unit of ``durations``.
+class ListSchedule:
+    """The wall time of a work-conserving schedule, one episode at a time.
 
     Episodes begin in the order given, each on the slot that is free first. It is a tighter bound
     than ``max(sum / slots, longest)``, which ignores that the last slots run dry one by one.
 
     Args:
-        durations: Length of each episode.
         slots: Episodes at once, 1 or more.
-    """
-    clock = ListSchedule(slots)
-    for duration in durations:
-        clock.add(duration)
-    return clock.wall
-
-
-class ListSchedule:
-    """``list_schedule`` one episode at a time.
-
-    Args:
-        slots: Episodes at once, 1 or more.
+        durations: Length of the first episodes.
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, durations: Iterable[float] = ()) -> None:
         self._free = [0.0] * slots
         self.wall = 0.0
-        """When the last episode so far ends."""
-        self.busy = 0.0
-        """Sum of the durations."""
+        """When the last episode so far ends, in the unit of the durations."""
+        for duration in durations:
+            self.add(duration)
 
     def add(self, duration: float) -> None:
         """Begin an episode of ``duration`` on the slot that is free first."""
         end = self._free[0] + duration
         heapq.heapreplace(self._free, end)
-        self.busy += duration
         self.wall = max(self.wall, end)
 
 
@@ -215,12 +203,12 @@ class Timeline:
     """
 
     def __init__(self, limit: int = 200_000) -> None:
-        self._spans: deque[tuple[str, str, int, float, float, Any]] = deque(maxlen=limit)
+        self._spans: deque[tuple[str, str, int, float, float]] = deque(maxlen=limit)
         self._marks: deque[tuple[str, float]] = deque(maxlen=limit)
 
-    def span(self, kind: str, name: str, slot: int, start: float, end: float, note: Any) -> None:
+    def span(self, kind: str, name: str, slot: int, start: float, end: float) -> None:
         """Note that something of ``kind`` ran in ``slot`` from ``start`` to ``end``."""
-        self._spans.append((kind, name, slot, start, end, note))
+        self._spans.append((kind, name, slot, start, end))
 
     def mark(self, name: str, at: float) -> None:
         """Note the moment ``at`` of the whole run, such as new weights."""
@@ -228,7 +216,7 @@ class Timeline:
 
     def to_json(self) -> dict[str, Any]:
         """Return the trace. Each slot is a thread; the learner is thread 0."""
-        origin = min((start for _, _, _, start, _, _ in self._spans), default=0.0)
+        origin = min((start for _, _, _, start, _ in self._spans), default=0.0)
         events: list[dict[str, Any]] = [
             {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "turngym rollouts"}},
             {"ph": "M", "pid": 1, "tid": 0, "name": "thread_name", "args": {"name": "learner"}},
@@ -236,10 +224,10 @@ class Timeline:
         for slot in sorted({span[2] for span in self._spans} - {0}):
             row = {"name": f"slot {slot}"}
             events.append({"ph": "M", "pid": 1, "tid": slot, "name": "thread_name", "args": row})
-        for kind, name, slot, start, end, note in self._spans:
+        for kind, name, slot, start, end in self._spans:
             event = {"ph": "X", "pid": 1, "tid": slot, "cat": kind, "name": name}
             event |= {"ts": (start - origin) * _MICRO, "dur": (end - start) * _MICRO}
-            events.append(event if note is None else event | {"args": {"note": note}})
+            events.append(event)
         for name, at in self._marks:
             ts = (at - origin) * _MICRO
             events.append({"ph": "i", "pid": 1, "tid": 0, "s": "g", "name": name, "ts": ts})
@@ -247,9 +235,8 @@ class Timeline:
 
     def save(self, path: Path) -> None:
         """Write the trace, replacing ``path`` only when all of it is written."""
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(self.to_json()), encoding="utf-8")
-        partial.replace(path)
+        with replacing(path) as partial:
+            partial.write_text(json.dumps(self.to_json()), encoding="utf-8")
 
 
 _LONGEST_CAUSE = 100
@@ -258,42 +245,6 @@ _ROWS = 12
 
 class TooManyFaults(TrainingError):
     """More tries ended by a fault than the budget allows; the message is a table of causes."""
-
-
-@dataclass(slots=True)
-class Quarantine:
-    """Tasks on which the environment broke too often."""
-
-    after: int
-    faults: Counter[str] = field(default_factory=Counter)
-
-    def blame(self, task_id: str) -> None:
-        """Count one fault of the environment."""
-        self.faults[task_id] += 1
-
-    def holds(self, task_id: str) -> bool:
-        """Return whether the task is shut out."""
-        return self.faults[task_id] >= self.after
-
-    @property
-    def tasks(self) -> list[str]:
-        """The tasks that are shut out."""
-        return sorted(task for task, count in self.faults.items() if count >= self.after)
-
-
-def may_retry(
-    config: RetryConfig, quarantine: Quarantine, *, stop: StopReason, tries: int, task_id: str
-) -> bool:
-    """Return whether an episode that ended by a fault is begun again.
-
-    Args:
-        config: The settings.
-        quarantine: Knows which tasks are shut out, the last fault included.
-        stop: Why the episode ended.
-        tries: Tries so far, the failed one included.
-        task_id: The task.
-    """
-    return stop.is_error and tries < config.max_tries and not quarantine.holds(task_id)
 
 
 class FailureBudget:

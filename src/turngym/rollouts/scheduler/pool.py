@@ -89,8 +89,6 @@ class EnvPool:
             that block do not hold up others. ``"process"``: nor do calls that crash, leak or never
             return. ``RayWorkers``: calls run on other nodes.
         deadlines: Seconds that calls may take.
-        spares: Environments kept ready besides those that are lent, so that replacing a broken one
-            takes no time.
         calls: Holds back calls to environments that do not compute in the event loop; it may be
             shared with other pools. None lets all of them run.
 
@@ -105,7 +103,6 @@ class EnvPool:
         size: int,
         isolation: Isolation | RayWorkers = "inline",
         deadlines: DeadlineConfig | None = None,
-        spares: int = 0,
         calls: asyncio.Semaphore | None = None,
     ) -> None:
         if size < 1:
@@ -119,24 +116,21 @@ class EnvPool:
         self.stats = PoolStats()
         self.calls = calls
         self._make_env = make_env
-        self._spares = spares
         self._lent = 0
         self._idle: deque[AsyncEnv] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._background: set[asyncio.Task[None]] = set()
-        self._making = 0
         self._closed = False
         self.watch: BlockWatch | None = None
 
     async def open(self) -> None:
-        """Make one environment and the spares, so that what is wrong with them is said at once.
+        """Make one environment, so that what is wrong with them is said at once.
 
         Raises:
             ConfigError: Deadlines are set that this isolation cannot keep.
             EnvironmentFault: An environment cannot be made.
         """
         self._idle.append(await self._make())
-        self._top_up()
 
     async def lease(self) -> Lease:
         """Lend one environment, as soon as fewer than ``size`` are lent.
@@ -144,7 +138,8 @@ class EnvPool:
         Raises:
             EnvironmentFault: It cannot be made.
         """
-        self._check_open()
+        if self._closed:
+            raise EnvironmentFault("lease: the environment pool is closed")
         if self._lent >= self.size:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -161,7 +156,6 @@ class EnvPool:
         except BaseException:
             self._returned()
             raise
-        self._top_up()
         return Lease(self, env)
 
     async def close(self) -> None:
@@ -182,7 +176,6 @@ class EnvPool:
         else:
             self._idle.append(env)
         self._returned()
-        self._top_up()
 
     def _returned(self) -> None:
         self._lent -= 1
@@ -194,23 +187,6 @@ class EnvPool:
             if not turn.done():
                 turn.set_result(None)
                 return
-
-    def _top_up(self) -> None:
-        """Make spares in the background until there are enough."""
-        while not self._closed and len(self._idle) + self._making < self._spares:
-            self._making += 1
-            self._start(self._make_spare())
-
-    async def _make_spare(self) -> None:
-        try:
-            env = await self._make()
-        except Exception as error:  # noqa: BLE001 - the next lease makes one, and raises
-            logger.warning("a spare environment could not be made: %s", error)
-            self._spares = 0
-            return
-        finally:
-            self._making -= 1
-        self._idle.append(env)
 
     async def _make(self) -> AsyncEnv:
         with Boundary("make", EnvironmentFault, ConfigError, EnvironmentFault):
@@ -274,10 +250,6 @@ class EnvPool:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise EnvironmentFault("lease: the environment pool is closed")
 
 
 async def open_all(pools: Collection[EnvPool]) -> None:
@@ -399,33 +371,30 @@ class Lease:
             pool.calls if pool.calls is not None and is_held_back else nullcontext()
         )
 
-    async def reset(
+    def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, Info]:
+    ) -> Awaitable[tuple[Observation, Info]]:
         """Start an episode with ``options``, within the deadline for it."""
-        async with self._turn:
-            answer = self._watched(self._env.reset(seed=seed, options=options))
-            limit = self._reset_s
-            return await (answer if limit is None else self._pool.within("reset", answer, limit))
+        return self._called(
+            "reset", lambda: self._env.reset(seed=seed, options=options), self._reset_s
+        )
 
-    async def step(self, action: str) -> Step:
+    def step(self, action: str) -> Awaitable[Step]:
         """Carry out one action, within the deadline for it."""
-        async with self._turn:
-            answer, limit = self._watched(self._env.step(action)), self._step_s
-            return await (answer if limit is None else self._pool.within("step", answer, limit))
+        return self._called("step", lambda: self._env.step(action), self._step_s)
 
-    async def end_at_limit(self) -> Outcome | None:
+    def end_at_limit(self) -> Awaitable[Outcome | None]:
         """Judge the state at a limit, within the deadline of a step."""
         judge = getattr(self._env, "end_at_limit", lambda: None)
-        async with self._turn:
-            answer, limit = self._watched(awaited(judge())), self._step_s
-            end: Outcome | None
-            end = await (answer if limit is None else self._pool.within("judge", answer, limit))
-            return end
+        return self._called("judge", lambda: awaited(judge()), self._step_s)
 
-    def _watched(self, work: Awaitable[T]) -> Awaitable[T]:
-        watch = self._pool.watch
-        return work if watch is None else watch.watched(self._env, work)
+    async def _called(
+        self, phase: str, call: Callable[[], Awaitable[T]], limit_s: float | None
+    ) -> T:
+        async with self._turn:
+            watch = self._pool.watch
+            answer = call() if watch is None else watch.watched(self._env, call())
+            return await (answer if limit_s is None else self._pool.within(phase, answer, limit_s))
 
     def release(self, *, broken: bool = False) -> None:
         """Give the environment back. Safe to call twice."""

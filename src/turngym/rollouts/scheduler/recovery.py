@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, cast
+from typing import cast
 
 from turngym.errors import RecordError, TrainingError
 from turngym.rollouts.episode import ReplayedTurn
@@ -89,7 +89,9 @@ def _recover(ledger: Ledger, version: int, seed: Callable[[int], int]) -> Recove
     ).fetchone()
     if start_version < version and last < version - 1:  # their updates are here
         raise RecordError(f"ends before update {version - 1}, which the checkpoint has")
-    with_transaction(db, _roll, version, ledger.kept)
+    with db:  # all of its writes happen, or none
+        db.execute("BEGIN IMMEDIATE")
+        _roll(db, version, ledger.kept)
     ledger.lineage = int(read_meta(db, "lineage", "0"))
     reader = _Reader(db, seed)
     highest = db.execute("SELECT MAX(id) FROM groups").fetchone()[0]
@@ -104,17 +106,6 @@ def _recover(ledger: Ledger, version: int, seed: Callable[[int], int]) -> Recove
             if (late := reader.late_runners(index)) is not None:
                 found.open.append(late)
     return found
-
-
-def with_transaction(db: sqlite3.Connection, work: Any, *args: Any) -> None:
-    """Call ``work(db, *args)`` so that all of its writes happen or none."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        work(db, *args)
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
 
 
 def _roll(db: sqlite3.Connection, version: int, kept: int | None) -> None:

@@ -61,15 +61,11 @@ class Allowance:
     def __init__(self, config: BudgetConfig) -> None:
         self._config = config
         self._limit = config.max_turns
-        self._grants = 0
+        self.grants = 0
+        """How often turns were granted."""
         self._earned = 0.0
         self._best: float | None = None
         self._potential: float | None = None
-
-    @property
-    def grants(self) -> int:
-        """How often turns were granted."""
-        return self._grants
 
     def spend(self, turn: Turn, *, turns: int, tokens: int) -> StopReason | None:
         """Count a finished turn and return why the episode ends here, or None.
@@ -91,7 +87,7 @@ class Allowance:
 
     def _extend(self) -> bool:
         config = self._config
-        if not config.extra_turns or self._grants >= config.max_extensions:
+        if not config.extra_turns or self.grants >= config.max_extensions:
             return False
         rose = (
             self._potential is not None and self._best is not None and self._potential > self._best
@@ -100,7 +96,7 @@ class Allowance:
             return False
         assert self._limit is not None
         self._limit += config.extra_turns
-        self._grants += 1
+        self.grants += 1
         # Progress is spent with the turns that it bought: the next extension needs its own.
         self._earned, self._best = 0.0, self._potential
         return True
@@ -163,6 +159,8 @@ class RunningEpisode:
         self.slot = slot
         self.retry = job.retry
         self.start_version = context.version()
+        self.first_version = self.start_version if job.start_version is None else job.start_version
+        """Version when the first try that counts began."""
         self.turns: list[Turn] = [played.turn for played in job.played]
         self.seen: list[str | None] = [played.seen for played in job.played]
         self.versions: list[int] = list(job.versions)
@@ -197,7 +195,7 @@ class RunningEpisode:
         ledger.start(
             job.key,
             self.retry,
-            start_version=self.start_version if job.start_version is None else job.start_version,
+            start_version=self.first_version,
             seed=job.spec.policy_seed,
             carry_from=job.carry_from,
         )
@@ -366,7 +364,5 @@ class RunningEpisode:
         )
 
     def _draw_span(self, kind: str, name: str, now: float) -> None:
-        timeline = self._context.timeline
-        if timeline is not None:
-            label = f"{name} {self.job.key}"
-            timeline.span(kind, label, self.slot, self.since, now, None)
+        if (timeline := self._context.timeline) is not None:
+            timeline.span(kind, f"{name} {self.job.key}", self.slot, self.since, now)

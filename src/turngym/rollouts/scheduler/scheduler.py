@@ -243,9 +243,8 @@ class RolloutScheduler:
             if self._ledger is not None and self._buffer.is_spilled:
                 await self._ledger.flush()
             is_over = self._exhausted and not self._dispatch.is_busy
-            found = self._buffer.compose(self.version, final=is_over)
-            if found is not None:
-                return Batch(step=self.version, groups=found.groups, extra=found.extra)
+            if (found := self._buffer.compose(self.version, final=is_over)) is not None:
+                return found
             if is_over and not self._buffer.open:
                 return None
             self.schedule()
@@ -284,7 +283,7 @@ class RolloutScheduler:
             self.stats.learner_s += now - self._trained_since
             if self.timeline is not None:
                 name = f"update {self.version}"
-                self.timeline.span("learner", name, 0, self._trained_since, now, None)
+                self.timeline.span("learner", name, 0, self._trained_since, now)
             self._trained_since = None
         if self._ledger is not None:
             if not self._buffer.taken:  # an update of no group is one, too
@@ -293,8 +292,10 @@ class RolloutScheduler:
         holds = self.config.interruption != "continue_partial"
         self._held += holds
         try:
+            if self.config.interruption == "abort_requeue":
+                self._dispatch.preempt_all()
             if holds:
-                await self._stop_running()
+                await self._dispatch.idle()
             yield
         finally:
             self._held -= holds
@@ -335,7 +336,7 @@ class RolloutScheduler:
             "pool/replaced": float(sum(pool.stats.replaced for pool in pools)),
             "pool/timeouts": float(sum(pool.stats.timeouts for pool in pools)),
             "pool/close_faults": float(sum(pool.stats.close_faults for pool in pools)),
-            "sched/quarantined": float(len(self._dispatch.quarantine.tasks)),
+            "sched/quarantined": float(self._dispatch.quarantined),
         }
 
     @property
@@ -363,7 +364,8 @@ class RolloutScheduler:
         """Let a waiting consumer look again."""
         waiter = self._waiter
         is_over = self._failure is not None or not self._dispatch.running
-        if waiter is not None and (is_over or self._buffer.may_compose()):
+        may_compose = len(self._buffer.ready) >= self.config.groups_per_step
+        if waiter is not None and (is_over or may_compose):
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)
@@ -450,22 +452,14 @@ class RolloutScheduler:
         if self.config.stale == "drop":
             self._dispatch.drop_hopeless(self.version)
         elif self.config.stale == "train_partial":
-            self._train_partial()
+            # Turns of running episodes that can be trained at this version or never.
+            for episode in self._dispatch.episodes():
+                part = episode.take_part(self.version, self.config.admission.staleness)
+                if part is not None:
+                    self._buffer.add_partial(episode.job.group, part)
         self._alive()
         self.changed()
         self.schedule()
-
-    def _train_partial(self) -> None:
-        """Take the turns of running episodes that can be trained at this version or never."""
-        for episode in self._dispatch.episodes():
-            part = episode.take_part(self.version, self.config.admission.staleness)
-            if part is not None:
-                self._buffer.add_partial(episode.job.group, part)
-
-    async def _stop_running(self) -> None:
-        if self.config.interruption == "abort_requeue":
-            self._dispatch.preempt_all()
-        await self._dispatch.idle()
 
     def _recovered_batch(self, recovery: Recovery) -> Batch | None:
         if self.version not in recovery.batches:

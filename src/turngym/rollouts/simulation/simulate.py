@@ -17,11 +17,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from typing import Any, TypeVar
 
 from pydantic import Field
 
+from turngym.agents.engine.protocol import Generation, spans_of
 from turngym.agents.policy import EpisodeContext, PolicyTurn
 from turngym.config import StrictModel
 from turngym.errors import EnvironmentFault, PolicyFault
@@ -32,9 +32,10 @@ from turngym.rollouts.scheduler.metrics import Timeline
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.tasks.base import procedural_task
-from turngym.types import Message, TokenSpan, Turn
+from turngym.types import Message, Turn
 
 _FOREVER_S = 1e8
+_PROMPT = (1, 2, 3, 4)
 ENV_ID = "turngym/Simulated-v0"
 
 
@@ -149,11 +150,13 @@ class SimSession:
         if breaks:
             await asyncio.sleep(profile.policy_s)
             raise PolicyFault("simulated engine error")
-        versions = await self._engine.draw(len(ids), profile.policy_s)
+        versions = tuple(await self._engine.draw(len(ids), profile.policy_s))
+        logprobs = (-0.5,) * len(ids)
+        answer = Generation(token_ids=ids, logprobs=logprobs, versions=versions, finish="end")
         return PolicyTurn(
             observation=(Message(role="user", content=observation["text"]),),
             action=Message(role="assistant", content=text),
-            spans=_spans(ids, versions),
+            spans=spans_of(_PROMPT, answer),
         )
 
     def replay(self, observation: Mapping[str, Any], info: Mapping[str, Any], turn: Turn) -> None:
@@ -176,23 +179,6 @@ class SimSession:
             end = "hang"
         ids = tuple(rng.choices(range(256), k=profile.tokens_per_turn))
         return f"{seconds:.6f} {end}", ids, trouble < profile.engine_error_share
-
-
-def _spans(ids: tuple[int, ...], versions: list[int]) -> tuple[TokenSpan, ...]:
-    spans = [TokenSpan(token_ids=(1, 2, 3, 4), sampled=False)]
-    at = 0
-    for version, run in groupby(versions):
-        count = sum(1 for _ in run)
-        spans.append(
-            TokenSpan(
-                token_ids=ids[at : at + count],
-                sampled=True,
-                logprobs=(-0.5,) * count,
-                policy_version=version,
-            )
-        )
-        at += count
-    return tuple(spans)
 
 
 class SimEnv:
@@ -336,9 +322,7 @@ async def play_scenario(
     """
     profile, config = scenario.profile, scenario.scheduler
     engine = SimEngine(scenario.engine_slots)
-    pool = EnvPool(
-        lambda: SimEnv(profile), size=config.concurrency, deadlines=config.deadlines, spares=0
-    )
+    pool = EnvPool(lambda: SimEnv(profile), size=config.concurrency, deadlines=config.deadlines)
     chosen = selection or UniformSelection(
         lambda index: procedural_task("simulated", "train", index),
         group_size=scenario.group_size,

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from turngym.errors import (
     SandboxClosed,
@@ -219,7 +219,9 @@ class BubblewrapBackend:
             await channel.close()
             await launcher.call("kill", id=name)
             raise
-        enforced = enforcement(cast("dict[str, Enforcement]", answer["enforced"]))
+        # RLIMIT_NPROC is counted per user namespace, and each sandbox has one.
+        enforced: dict[str, Enforcement] = {"memory": "watched", "pids": "exact", "cpus": "none"}
+        enforced |= answer["enforced"]  # what the kernel holds for the whole sandbox
         return Started(launcher, name, channel, enforced, answer["oom_file"], evidence)
 
     async def _root(self, image: str, launcher: LauncherProcess) -> Root:
@@ -269,16 +271,18 @@ class BubblewrapBackend:
             raise SnapshotError(f"layer {layer!r}: its digest: {error}") from None
         return LayerRef(id=layer, backend=self.name, kind=kind, digest=digest)
 
-    def note_layer(self, layer: str, below: str) -> None:
-        """Remember a committed layer and how many are ``below``."""
-        self._chains[layer] = self._chains.get(below, 0) + 1
+    async def flat(self, layer: str, below: str, limits: Limits) -> str:
+        """Return a committed layer, or one that stands for a stack that has grown too high.
 
-    async def flat(self, layer: str, limits: Limits) -> str:
-        """Return ``layer``, or one layer that stands for a stack that has grown too high.
+        Args:
+            layer: What was committed.
+            below: What it stands on.
+            limits: Of the sandbox.
 
         Raises:
             SnapshotError: The stack cannot be merged.
         """
+        self._chains[layer] = self._chains.get(below, 0) + 1
         if self._chains[layer] < MAX_LAYERS:
             return layer  # each layer costs a path in the options of a mount, which the kernel caps
         launcher = await self.launcher()
@@ -423,8 +427,7 @@ class BubblewrapSandbox(GuestSandbox):
                 if not self._channel.is_alive:
                     raise SandboxDied(f"sandbox {self.id} died before its snapshot") from None
                 raise SnapshotError(f"sandbox {self.id}: snapshot: {error}") from None
-            self._backend.note_layer(layer, self._layer)
-            layer = await self._backend.flat(layer, self.spec.limits)
+            layer = await self._backend.flat(layer, self._layer, self.spec.limits)
             if is_idle:
                 self._layer = layer
                 self._own_layers.append(layer)
@@ -464,12 +467,6 @@ class BubblewrapSandbox(GuestSandbox):
                 await self._started.launcher.call("kill", id=self._started.id)
             else:
                 await (await self._backend.launcher()).call("unhold", layer=self._layer)
-
-
-def enforcement(held: Mapping[str, Enforcement]) -> dict[str, Enforcement]:
-    """Return how each limit is held, given those that the kernel holds for the whole sandbox."""
-    # RLIMIT_NPROC is counted per user namespace, and each sandbox has one.
-    return {"memory": "watched", "pids": "exact", "cpus": "none", **held}
 
 
 def _size_of(folder: Path) -> tuple[int, int]:

@@ -6,12 +6,12 @@ Packages add theirs through the entry-point group ``turngym.sandboxes``: a name 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, cast
 
 from turngym.errors import ConfigError, unknown_name
 from turngym.faults import describe, is_from_signal
+from turngym.plugins import import_attribute
 from turngym.sandbox.base import Backend
 
 ENTRY_POINT_GROUP = "turngym.sandboxes"
@@ -47,8 +47,7 @@ def open_backend(name: str = DEFAULT, **options: Any) -> Backend:  # each back e
 
 def _constructor(name: str) -> Callable[..., Backend]:
     if name in OWN:
-        module, _, attribute = OWN[name].partition(":")
-        return cast("Callable[..., Backend]", getattr(import_module(module), attribute))
+        return cast("Callable[..., Backend]", import_attribute("sandbox", OWN[name]))
     for point in entry_points(group=ENTRY_POINT_GROUP):
         if point.name == name:
             try:

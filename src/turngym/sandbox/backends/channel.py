@@ -127,9 +127,10 @@ class Channel:
             why = f"it broke the protocol: {error}"
         except (EOFError, OSError):
             pass
-        self._fail(SandboxDied(f"sandbox {self._name} died: {why}"))
+        self.kill(SandboxDied(f"sandbox {self._name} died: {why}"))
 
-    def _fail(self, error: Exception) -> None:
+    def kill(self, error: Exception) -> None:
+        """End the connection; waiting and later requests raise ``error``."""
         self._why_dead = self._why_dead or error
         self._stream.close()
         for future in self._waiting.values():
@@ -145,10 +146,6 @@ class Channel:
     def is_alive(self) -> bool:
         """True until the connection broke or was closed."""
         return self._why_dead is None
-
-    def kill(self, error: Exception) -> None:
-        """End the connection; waiting and later requests raise ``error``."""
-        self._fail(error)
 
     async def send(self, method: str, *fields: bytes) -> tuple[bytes, asyncio.Future[list[bytes]]]:
         """Send a request; return its number and what becomes its answer.
@@ -166,7 +163,7 @@ class Channel:
             async with self._send_lock:
                 await self._stream.write(wire.frame([number, method.encode(), *fields]))
         except OSError:
-            self._fail(SandboxDied(f"sandbox {self._name} died: its guest does not listen"))
+            self.kill(SandboxDied(f"sandbox {self._name} died: its guest does not listen"))
         return number, future
 
     async def call(self, method: str, *fields: bytes) -> list[bytes]:
@@ -182,7 +179,7 @@ class Channel:
 
     async def close(self) -> None:
         """Let go of the guest, which ends itself. Harmless twice."""
-        self._fail(SandboxClosed(f"sandbox {self._name} is closed"))
+        self.kill(SandboxClosed(f"sandbox {self._name} is closed"))
         reader = self._reader
         if reader is not None and reader.get_loop() is asyncio.get_running_loop():
             reader.cancel()

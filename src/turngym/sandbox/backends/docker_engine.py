@@ -51,8 +51,8 @@ def prepared(client: Client, name: str) -> str:
             if (found := _find(client, f"{REPOSITORY}:{tag}")) is not None:
                 return found
             with tempfile.TemporaryDirectory(prefix="turngym-machine-") as temporary:
-                folder = images.machine_image(Path(temporary, "root"))
-                return _imported(client, folder, tag)
+                images.machine_image(Path(temporary))
+                return _imported(client, Path(temporary), tag)
         if "/" in name and (name.startswith(("/", ".")) or Path(name).exists()):
             return _imported(client, images.unpacked(name), f"folder-{_short(name)}")
         return _derived(client, name)
@@ -135,11 +135,7 @@ chown -R "$2:$2" /workspace /home/agent
 
 
 def _known(client: Client, name: str) -> str:
-    """Return the id of an image.
-
-    Raises:
-        SandboxRefused: The engine does not have it.
-    """
+    """Return the id of an image; one that the engine does not have is refused."""
     image = _find(client, name)
     if image is None:
         raise SandboxRefused(

@@ -182,33 +182,29 @@ def unpacked(image: str) -> Path:
         ) from None  # fmt: skip
 
 
-def machine_image(target: Path) -> Path:
-    """Collect installed Debian packages, with the libraries they need, as the folder ``target``.
+def machine_image(target: Path) -> None:
+    """Collect installed Debian packages, with the libraries they need, in the folder ``target``.
 
-    One that is there already is returned as it is; packages that are not installed are left out.
+    Packages that are not installed are left out.
 
     Raises:
         SandboxRefused: This machine has no ``dpkg-query``.
     """
-    if shutil.which("dpkg-query") is None and not target.exists():
+    if shutil.which("dpkg-query") is None:
         raise SandboxRefused(
             "an image of this machine's packages needs Debian or Ubuntu", "no program dpkg-query",
             "Import an image from a registry or a tar instead",
         )  # fmt: skip
-
-    def collect(fresh: Path) -> None:
-        files = _package_files()
-        for path in sorted(files | _libraries(files)):
-            _copy_into(fresh, path)
-        for name in ("bin", "sbin", "lib", "lib64"):
-            if Path("/", name).is_symlink() and not (fresh / name).exists():
-                (fresh / name).symlink_to(os.readlink(f"/{name}"))
-        shutil.copytree(host_etc(), fresh / "etc", symlinks=True, dirs_exist_ok=True)
-        empty = ("dev", "home/agent", "proc", "run", "sys", "tmp", "var/tmp", "workspace", "root")
-        for name in empty:
-            (fresh / name).mkdir(parents=True, exist_ok=True)
-
-    return made_once(target, collect)
+    target.chmod(0o755)
+    files = _package_files()
+    for path in sorted(files | _libraries(files)):
+        _copy_into(target, path)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        if Path("/", name).is_symlink() and not (target / name).exists():
+            (target / name).symlink_to(os.readlink(f"/{name}"))
+    shutil.copytree(host_etc(), target / "etc", symlinks=True, dirs_exist_ok=True)
+    for name in ("dev", "home/agent", "proc", "run", "sys", "tmp", "var/tmp", "workspace", "root"):
+        (target / name).mkdir(parents=True, exist_ok=True)
 
 
 def _package_files() -> set[str]:

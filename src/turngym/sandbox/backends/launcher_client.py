@@ -154,20 +154,17 @@ class LauncherProcess:
             self._process.wait()
         self._socket.close()
 
-    def let_go(self) -> None:
-        """Forget the launcher in a forked child: it belongs to the parent."""
-        self._is_closed = True
-        os.close(self._socket.detach())
-        self._process.returncode = 0  # not ours to wait for
-
 
 _alive: weakref.WeakSet[LauncherProcess] = weakref.WeakSet()
 
 
 def _forget_all() -> None:
+    """Let go of the launchers in a forked child: they belong to the parent."""
     for launcher in list(_alive):
+        launcher._is_closed = True
+        launcher._process.returncode = 0  # not ours to wait for
         with contextlib.suppress(OSError):
-            launcher.let_go()
+            os.close(launcher._socket.detach())
 
 
 os.register_at_fork(after_in_child=_forget_all)

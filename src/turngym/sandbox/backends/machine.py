@@ -214,11 +214,7 @@ class MachineSandbox(GuestSandbox):
         self._base_env = {**self._base_env, "HOME": f"{machine.folder}/home", **spec.env}
 
     async def _copied(self) -> Path:
-        """Return the workspace as a new folder of this machine.
-
-        Raises:
-            SnapshotError: A file of it cannot be read.
-        """
+        """Return the workspace as a new folder of this machine: all of it, or a `SnapshotError`."""
         folder = self._backend.new_folder()
         limits = self.spec.limits
         try:

@@ -12,11 +12,11 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 from turngym.check_report import Broken
 from turngym.sandbox.backends.runtime import MOUNT, command, runtime_folder
@@ -167,7 +167,10 @@ def checks_of(*modules: ModuleType) -> list[Check]:
 
 
 class Targets:
-    """Canaries: a secret file, a process that knows a secret, three kinds of listening socket."""
+    """Canaries: a secret file, a process that knows a secret, three kinds of listening socket.
+
+    They are gone after the block.
+    """
 
     def __init__(self) -> None:
         self.secret = "canary-" + secrets.token_hex(12)
@@ -188,8 +191,10 @@ class Targets:
             threading.Thread(target=_accept_all, args=(listener,), daemon=True).start()
         self.port = int(self._sockets[0].getsockname()[1])
 
-    def close(self) -> None:
-        """Take everything down."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         for listener in self._sockets:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
@@ -203,16 +208,6 @@ def _accept_all(listener: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while True:
             listener.accept()[0].close()
-
-
-@contextlib.contextmanager
-def targets() -> Iterator[Targets]:
-    """Yield canaries that are gone afterwards."""
-    made = Targets()
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def program(sandbox: Sandbox, code: str, *arguments: object) -> list[str]:

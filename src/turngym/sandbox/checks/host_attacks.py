@@ -28,6 +28,7 @@ from turngym.sandbox.base import Backend, ReadOnlyMount, Sandbox
 from turngym.sandbox.checks import attack_programs as programs
 from turngym.sandbox.checks.context import (
     CheckContext,
+    Targets,
     attack,
     isolates,
     judge,
@@ -35,13 +36,12 @@ from turngym.sandbox.checks.context import (
     program,
     raises,
     said,
-    targets,
     want,
 )
 
 
 async def nothing_of_the_host_can_be_written(sandbox: Sandbox) -> None:
-    with targets() as target:
+    with Targets() as target:
         name = f"{target.secret}.txt"
         places = [target.folder]
         if isolates(sandbox):
@@ -58,7 +58,7 @@ async def nothing_of_the_host_can_be_written(sandbox: Sandbox) -> None:
 
 
 async def nothing_secret_of_the_host_can_be_read(sandbox: Sandbox) -> None:
-    with targets() as target:
+    with Targets() as target:
         paths = [target.file, "/etc/shadow", "/root/.bashrc", "/root/.profile"]
         judge(sandbox, await attack(sandbox, programs.READ, *paths))
 
@@ -72,7 +72,7 @@ async def the_kernels_command_line_is_covered(context: CheckContext, sandbox: Sa
 
 
 async def a_sandbox_does_not_see_another(context: CheckContext) -> None:
-    with targets() as target:
+    with Targets() as target:
         first, second = await context.start(), await context.start()
         await first.write_file("secret", target.secret.encode())
         await first.write_file("/tmp/turngym-secret", target.secret.encode())
@@ -98,14 +98,14 @@ async def memory_that_another_sandbox_shares_is_not_reached(context: CheckContex
 
 
 async def no_process_shows_the_hosts_variables_or_paths(sandbox: Sandbox) -> None:
-    with targets() as target:
+    with Targets() as target:
         through = await attack(sandbox, programs.SEARCH, target.secret)
         through += await attack(sandbox, programs.SEARCH, str(cache_folder()))
         judge(sandbox, through)
 
 
 async def no_socket_of_the_host_can_be_reached(context: CheckContext, sandbox: Sandbox) -> None:
-    with targets() as target:
+    with Targets() as target:
         places = (target.port, target.abstract, target.socket_path)
         judge(sandbox, await attack(sandbox, programs.CONNECT, *places))
 
@@ -121,7 +121,7 @@ async def only_sockets_that_know_namespaces_can_be_made(sandbox: Sandbox) -> Non
 
 
 async def no_process_of_the_host_can_be_signalled(sandbox: Sandbox) -> None:
-    with targets() as target:
+    with Targets() as target:
         through = await attack(sandbox, programs.SIGNAL, target.process.pid)
         if not isolates(sandbox):
             judge(sandbox, through)
@@ -134,7 +134,7 @@ async def no_process_of_the_host_can_be_signalled(sandbox: Sandbox) -> None:
 
 
 async def no_process_outside_and_not_the_guest_can_be_traced(sandbox: Sandbox) -> None:
-    with targets() as target:
+    with Targets() as target:
         victim = 1 if isolates(sandbox) else target.process.pid
         judge(sandbox, await attack(sandbox, programs.PTRACE, target.process.pid, victim))
 
@@ -169,7 +169,7 @@ async def dangerous_system_calls_are_not_reached(sandbox: Sandbox) -> None:
 
 
 async def what_is_left_in_the_workspace_cannot_hurt_the_host(sandbox: Sandbox) -> None:
-    with targets() as target, tempfile.TemporaryDirectory() as temporary:
+    with Targets() as target, tempfile.TemporaryDirectory() as temporary:
         script = f"""
             mkdir -p t/deep; cd t; echo fine > ok
             ln -s {target.file} absolute; ln -s ../../../../../../..{target.file} up
@@ -202,7 +202,7 @@ async def what_is_left_in_the_workspace_cannot_hurt_the_host(sandbox: Sandbox) -
 
 
 async def swapping_folders_for_links_during_a_copy_gains_nothing(sandbox: Sandbox) -> None:
-    with targets() as target, tempfile.TemporaryDirectory() as temporary:
+    with Targets() as target, tempfile.TemporaryDirectory() as temporary:
         await output(
             sandbox, "mkdir -p w/a real; for i in $(seq 1 200); do echo fine > w/a/$i; done"
         )

@@ -20,6 +20,7 @@ from turngym.sandbox.base import Sandbox
 from turngym.sandbox.checks import attack_programs as programs
 from turngym.sandbox.checks.context import (
     CheckContext,
+    Targets,
     attack,
     isolates,
     judge,
@@ -27,7 +28,6 @@ from turngym.sandbox.checks.context import (
     program,
     raises,
     said,
-    targets,
     want,
 )
 from turngym.sandbox.processes import ExecResult
@@ -191,7 +191,7 @@ def _leaks(out: Path) -> list[str]:
 
 
 async def links_that_come_and_go_during_a_copy_only_leave_themselves_out(sandbox: Sandbox) -> None:
-    with targets() as target, tempfile.TemporaryDirectory() as temporary:
+    with Targets() as target, tempfile.TemporaryDirectory() as temporary:
         await output(sandbox, "mkdir w; for i in $(seq 1 30); do echo fine > w/f$i; done")
         process = await sandbox.spawn(program(sandbox, programs.LINKS, target.file))
         for number in range(20):

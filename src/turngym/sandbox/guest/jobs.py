@@ -138,13 +138,12 @@ class RunningCommand:
             return
         for fd in list(self.outputs):
             self.on_output(fd)
-        assert self.ended is not None
         if self.text:
             self.captures[2].feed(self.text)
         self.guest.reply(
             self.request,
-            self.ended[0],
-            wire.number(self.ended[1]),
+            how,
+            wire.number(number),
             self.captures[1].kept(),
             wire.number(self.captures[1].total),
             self.captures[2].kept(),

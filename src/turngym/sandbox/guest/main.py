@@ -308,7 +308,7 @@ class Guest:
 
     def _do_signal(self, request: bytes, target: bytes, number: bytes) -> None:
         """Send a signal to a job's process group."""
-        job = self.jobs[target] if target in self.jobs else None
+        job = self.jobs.get(target)
         if job is None or job.ended is not None or not job.main_pid:
             raise OSError(errno.ESRCH, "the process has ended")
         os.killpg(job.main_pid, int(number))

@@ -197,14 +197,9 @@ def _wait(main: int, keep_background: bool) -> None:
         except (ChildProcessError, Stop):
             system.kill_descendants(2.0)
         return
-    if status is None:
-        # Reaped on its own, so that its status is known, after the rest can start nothing new.
-        leftovers = _kill_with_main(main)
-        status = leftovers[0]
-        os.write(STATUS_FD, b"ended %d %d %d\n" % leftovers)
-        return
-    count, is_clean = system.kill_descendants(2.0)
-    os.write(STATUS_FD, b"ended %d %d %d\n" % (status, count, is_clean))
+    # Reaped on its own, so that its status is known, after the rest can start nothing new.
+    found = (status, *system.kill_descendants(2.0)) if status is not None else _kill_with_main(main)
+    os.write(STATUS_FD, b"ended %d %d %d\n" % found)
 
 
 def _kill_with_main(main: int) -> "tuple[int, int, int]":

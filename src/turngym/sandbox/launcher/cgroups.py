@@ -31,7 +31,13 @@ def find_parents(proc: Path = Path("/proc/self"), member: Path | None = None) ->
 
     ``proc`` is this process, whose mounts are read; ``member`` is the one, if it is another.
     """
-    groups = _memberships(((member or proc) / "cgroup").read_text())
+    rows = ((member or proc) / "cgroup").read_text().splitlines()
+    # The path of the process in each hierarchy; "" is the unified one.
+    groups = {
+        name: path
+        for _, names, path in (row.split(":", 2) for row in rows)
+        for name in names.split(",")
+    }
     folders: dict[str, Path] = {}
     top, unified = Path("/sys/fs/cgroup"), Path()
     for line in (proc / "mountinfo").read_text().splitlines():
@@ -49,12 +55,6 @@ def find_parents(proc: Path = Path("/proc/self"), member: Path | None = None) ->
     if member is not None:
         return Parents(dict.fromkeys(CONTROLLERS, unified), 2)
     return Parents(_unified_folders(unified, top), 2)
-
-
-def _memberships(text: str) -> dict[str, str]:
-    """Return the path of this process in each hierarchy; "" is the unified one."""
-    rows = [line.split(":", 2) for line in text.splitlines()]
-    return {name: path for _, names, path in rows for name in names.split(",")}
 
 
 def _below(point: str, root: str, path: str) -> Path:
@@ -98,7 +98,6 @@ class Group:
         quota = max(1000, int(cpus * _CPU_PERIOD_US))
         page = os.sysconf("SC_PAGE_SIZE")
         memory_bytes -= memory_bytes % page
-        held: dict[str, str] = {}
         if self.version == 2:
             swap_off = self._set("memory", "memory.swap.max", "0") or not self._has(
                 "memory.swap.max"
@@ -112,14 +111,8 @@ class Group:
                 memory = memory and self._set("memory", "memory.memsw.limit_in_bytes", swap)
             cpu = self._set("cpu", "cpu.cfs_period_us", str(_CPU_PERIOD_US))
             cpu = cpu and self._set("cpu", "cpu.cfs_quota_us", str(quota))
-        for name, done in (
-            ("memory", memory),
-            ("pids", self._set("pids", "pids.max", str(pids))),
-            ("cpus", cpu),
-        ):
-            if done:
-                held[name] = "exact"
-        return held
+        done = {"memory": memory, "pids": self._set("pids", "pids.max", str(pids)), "cpus": cpu}
+        return dict.fromkeys([name for name, held in done.items() if held], "exact")
 
     def _has(self, name: str) -> bool:
         return "memory" in self.folders and (self.folders["memory"] / name).exists()

@@ -9,7 +9,6 @@ import select
 import shutil
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ class Store:
     def __init__(self, path: str, *, num_bytes: int, inodes: int, owner: int) -> None:
         self.path = path
         os.mkdir(path)
-        mounts.mount_tmpfs(path, num_bytes=num_bytes, inodes=inodes, mode=0o755)
+        mounts.mount_tmpfs(path, num_bytes=num_bytes, inodes=inodes)
         for name in ("u", "w"):
             os.mkdir(f"{path}/{name}")
             os.chown(f"{path}/{name}", owner, owner)
@@ -251,16 +250,10 @@ def in_child(work: Any) -> tuple[int, int]:  # a function that returns JSON valu
         os._exit(1)
 
 
-def die(text: str) -> None:
-    """End the launcher with a message."""
-    sys.stderr.write(text + "\n")
-    sys.exit(1)
-
-
 def make_base(path: str, owner: int) -> None:
     """Mount the place that holds everything of this launcher, for its ``owner``."""
     Path(path).mkdir(parents=True, exist_ok=True, mode=0o755)
-    mounts.mount_tmpfs(path, num_bytes=64 << 20, inodes=1 << 20, mode=0o755)
+    mounts.mount_tmpfs(path, num_bytes=64 << 20, inodes=1 << 20)
     for name in ("sandboxes", "stores", "layers", "images", "runtime"):
         os.mkdir(f"{path}/{name}")
     layers.make_skeleton(Path(path, "layers", "skeleton"), owner)

@@ -54,18 +54,18 @@ def make_areas(folder: str, owner: int) -> None:
         os.chown(f"{folder}/{area}", owner, owner)
 
 
-def import_folder(source: Path, layer: Path, owner: int) -> None:
-    """Copy a folder of the host into ``layer`` as the workspace of its ``owner``.
+def import_folder(source: Path, target: str, owner: int) -> None:
+    """Copy a folder of the host into the layer ``target`` as the workspace of its ``owner``.
 
     Devices, sockets and FIFOs are left out; set-uid bits are dropped.
 
     Raises:
         OSError: Something cannot be read, or there is no space.
     """
-    make_skeleton(layer, owner)
-    workspace = layer / "workspace"
+    make_skeleton(Path(target), owner)
+    workspace = Path(target, "workspace")
     shutil.copytree(source, workspace, symlinks=True, ignore=special_files, dirs_exist_ok=True)
-    for folder, folders, files in os.walk(layer / "workspace"):
+    for folder, folders, files in os.walk(workspace):
         os.chown(folder, owner, owner)
         os.chmod(folder, (os.stat(folder).st_mode & 0o755) | 0o700)
         for name in files:
@@ -334,21 +334,8 @@ class Users:
         self.first = FIRST + pid * _EACH if is_root else 0
         self._is_root = is_root
         self._count = 0
-        self._of: dict[str, int] = {}
 
     def fresh(self) -> int:
         """Return a user; after 255 others one is shared with what was started long before."""
         self._count = self._count % (_EACH - 1) + 1
         return self.first + self._count if self._is_root else 0
-
-    def of(self, layer: str) -> int:
-        """Return the user whose files a layer holds, a new one when it has none."""
-        return self._of[layer] if layer in self._of else self.fresh()
-
-    def note(self, layer: str, user: int) -> None:
-        """Remember that a layer holds files of ``user``."""
-        self._of[layer] = user
-
-    def forget(self, layer: str) -> None:
-        """Forget a layer that is gone."""
-        self._of.pop(layer, None)

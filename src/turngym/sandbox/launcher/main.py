@@ -11,6 +11,7 @@ import json
 import os
 import selectors
 import socket
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +22,6 @@ from turngym.sandbox.launcher import cgroups, layers, mounts
 from turngym.sandbox.launcher.instance import (
     Instance,
     Store,
-    die,
     has_ended,
     in_child,
     make_base,
@@ -48,6 +48,8 @@ class Launcher:
         self.layers: dict[str, list[str]] = {"skeleton": []}
         """Name of a layer to the chain below it, topmost first."""
         self.stores: dict[str, Store] = {}
+        self.owners: dict[str, int] = {}
+        """User whose files a layer holds."""
         self.digests: dict[str, str] = {"skeleton": ""}
         self.dropped: set[str] = set()
         self.held: set[str] = set()
@@ -181,7 +183,7 @@ class Launcher:
             if sandbox.id in self.sandboxes:
                 raise OSError(f"there is a sandbox {sandbox.id} already")
             sandbox.chain = self._chain(request["layer"])
-            sandbox.user = self.users.of(request["layer"])
+            sandbox.user = self.owner_of(request["layer"])
             self._prepare(sandbox, request)
             sandbox.launch(
                 request["args"],
@@ -341,6 +343,10 @@ class Launcher:
             raise OSError(f"there is no layer {name}")
         return [name, *self.layers[name]]
 
+    def owner_of(self, name: str) -> int:
+        """Return the user whose files a layer holds, a new one when it has none."""
+        return self.owners[name] if name in self.owners else self.users.fresh()
+
     def layer_path(self, name: str) -> str:
         """Return where a layer's files are."""
         return self.stores[name].upper if name in self.stores else f"layers/{name}"
@@ -355,7 +361,7 @@ class Launcher:
         def committed(_: str) -> None:
             assert sandbox.store is not None
             self.layers[name], self.stores[name] = sandbox.chain, sandbox.store
-            self.users.note(name, sandbox.user)
+            self.owners[name] = sandbox.user
             self.held.add(name)
             self.answer(request["number"], {"layer": name})
 
@@ -366,59 +372,45 @@ class Launcher:
         """Make a layer of a copy of what a running (frozen) sandbox wrote."""
         sandbox = self.sandboxes[request["id"]]
         assert sandbox.store is not None
-        name, store = self._new_store(request["limits"], sandbox.user)
-        source, target, chain = sandbox.store.upper, store.upper, sandbox.chain
-        os.rmdir(target)
+        source = sandbox.store.upper
 
-        def done(_: object) -> Request:
-            self.layers[name], self.stores[name] = chain, store
-            return {"layer": name}
-
-        def work() -> None:
+        def fill(target: str) -> None:
             sandbox.wait_frozen()
             layers.merge([source], target, self.marks)
 
-        self.later(request, work, done, store.remove)
+        self._make_layer(request, sandbox.user, sandbox.chain, fill)
 
-    def _new_store(self, limits: Request, user: int) -> tuple[str, Store]:
-        store = self.make_store(limits, user)
-        name = f"l{self.serial}"
-        self.users.note(name, user)
-        return name, store
-
-    def _do_flatten(self, request: Request) -> None:
-        """Make one layer of a layer and the committed ones below it; a hold passes on to it."""
-        chain = self._chain(request["layer"])
-        committed = [name for name in chain if name in self.stores]
-        below = chain[len(committed) :]
-        name, store = self._new_store(request["limits"], self.users.of(request["layer"]))
-        target = store.upper
-        paths = [self.layer_path(layer) for layer in committed]
-        os.rmdir(target)
+    def _make_layer(
+        self, request: Request, user: int, below: list[str], fill: Callable[[str], None]
+    ) -> None:
+        """Answer with a new layer that ``fill`` makes; a hold of the old one passes on to it."""
+        store = self.make_store(request["limits"], user)
+        name, old = f"l{self.serial}", request.get("layer")
+        os.rmdir(store.upper)
 
         def done(_: object) -> Request:
-            self.layers[name], self.stores[name] = below, store
-            if request["layer"] in self.held:
-                self.held.discard(request["layer"])
+            self.layers[name], self.stores[name], self.owners[name] = below, store, user
+            if old in self.held:
+                self.held.remove(old)
                 self.held.add(name)
             return {"layer": name}
 
-        work = partial(layers.merge, paths, target, self.marks)
-        self.later(request, work, done, store.remove)
+        self.later(request, lambda: fill(store.upper), done, store.remove)
+
+    def _do_flatten(self, request: Request) -> None:
+        """Make one layer of a layer and the committed ones below it."""
+        chain = self._chain(request["layer"])
+        paths = [self.layer_path(name) for name in chain if name in self.stores]
+        fill = partial(layers.merge, paths, marks=self.marks)
+        user = self.owner_of(request["layer"])
+        self._make_layer(request, user, chain[len(paths) :], fill)
 
     def _do_import(self, request: Request) -> None:
         """Copy a folder of the host once, and make a layer of it."""
         source, user = Path(request["folder"]), self.users.fresh()
-        limits = {"disk_bytes": request["bytes"], "inodes": request["inodes"]}
-        name, store = self._new_store(limits, user)
-        target = Path(store.upper)
-        target.rmdir()
-
-        def done(_: object) -> Request:
-            self.layers[name], self.stores[name] = ["skeleton"], store
-            return {"layer": name}
-
-        self.later(request, lambda: layers.import_folder(source, target, user), done, store.remove)
+        request["limits"] = {"disk_bytes": request["bytes"], "inodes": request["inodes"]}
+        fill = partial(layers.import_folder, source, owner=user)
+        self._make_layer(request, user, ["skeleton"], fill)
 
     def _do_digest(self, request: Request) -> Request | None:
         """Tell the digest of a layer and all below it."""
@@ -461,7 +453,7 @@ class Launcher:
             needed = needed or any(name in chain for chain in self.layers.values())
             if not needed and name in self.layers:
                 del self.layers[name]
-                self.users.forget(name)
+                self.owners.pop(name, None)
                 self.dropped.discard(name)
                 if name in self.stores:
                     self.stores.pop(name).remove()
@@ -486,10 +478,9 @@ def main() -> None:
         launcher = Launcher(connection, settings)
         facts = launcher.setup(settings)
     except OSError as error:
-        data = json.dumps({"error": str(error), "errno": error.errno, "number": 0}).encode()
+        data = json.dumps({"error": str(error), "number": 0}).encode()
         connection.sendall(len(data).to_bytes(4, "big") + data)
-        die(str(error))
-        return
+        sys.exit(1)
     launcher.answer(0, facts)
     try:
         launcher.run()

@@ -84,9 +84,9 @@ def mount(source: str, target: str, kind: str | None, flags: int = 0, options: s
     _check(result, f"mount {kind or 'bind'} on {target}")
 
 
-def mount_tmpfs(target: str, *, num_bytes: int, inodes: int, mode: int) -> None:
-    """Mount memory of ``mode`` at ``target``, for at most ``num_bytes`` and ``inodes``."""
-    options = f"size={num_bytes},nr_inodes={inodes},mode={mode:o}"
+def mount_tmpfs(target: str, *, num_bytes: int, inodes: int) -> None:
+    """Mount memory at ``target``, for at most ``num_bytes`` and ``inodes``."""
+    options = f"size={num_bytes},nr_inodes={inodes},mode=755"
     mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, options)
 
 
@@ -99,12 +99,9 @@ def bind_read_only(source: str, target: str) -> None:
 def _kept_flags(path: str) -> int:
     """Return what a user namespace may not take away from a mount: nosuid, nodev, noexec."""
     found = os.statvfs(path).f_flag
-    kept = 0
-    for given, flag in ((os.ST_NOSUID, 2), (os.ST_NODEV, 4), (os.ST_NOEXEC, 8)):
-        kept |= flag if found & given else 0
-    for given, flag in ((os.ST_NOATIME, 1024), (os.ST_NODIRATIME, 2048), (os.ST_RELATIME, 1 << 21)):
-        kept |= flag if found & given else 0
-    return kept
+    # The kernel's flags of a mount have the same numbers, but for one.
+    same = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
+    return found & same | (1 << 21 if found & os.ST_RELATIME else 0)
 
 
 def mount_overlay(

@@ -43,7 +43,7 @@ def show(base: str, folders: dict[str, str]) -> None:
     """
     Path(base).mkdir(parents=True, exist_ok=True, mode=0o755)
     mounts.enter_private_namespace(as_root=True)
-    mounts.mount_tmpfs(base, num_bytes=1 << 20, inodes=64, mode=0o755)
+    mounts.mount_tmpfs(base, num_bytes=1 << 20, inodes=64)
     for name, source in folders.items():
         os.mkdir(f"{base}/{name}")
         mounts.bind_read_only(source, f"{base}/{name}")

@@ -316,12 +316,9 @@ class RayChild:
         if actor is None:
             return
         with suppress(self._ray.exceptions.RayError, TimeoutError):
-            await asyncio.wait_for(_done(actor.end.remote()), _ACTOR_END_S)
+            async with asyncio.timeout(_ACTOR_END_S):
+                await actor.end.remote()
         self._ray.kill(actor)
-
-
-async def _done(reference: Any) -> None:
-    await reference
 
 
 def _cause(error: Exception) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -103,7 +102,11 @@ class VllmEngine(ServerSampler):
         await self._ready()
 
         async def one(ids: Sequence[int]) -> NDArray[np.float32]:
-            return await self._asked(None, partial(_score, ids=ids))
+            async def ask(member: Member) -> NDArray[np.float32]:
+                assert member.serves is not None
+                return await member.replica.score(ids, member.serves)
+
+            return await self._asked(None, ask)
 
         return list(await asyncio.gather(*(one(ids) for ids in sequences)))
 
@@ -177,11 +180,6 @@ def build(
 ) -> VllmEngine:
     """Return ``context``'s engine for ``max_sessions``; the builder of ``VllmEngineConfig``."""
     return VllmEngine(config, model, tokenizer, context=context, max_sessions=max_sessions)
-
-
-async def _score(member: Member, ids: Sequence[int]) -> NDArray[np.float32]:
-    assert member.serves is not None
-    return await member.replica.score(ids, member.serves)
 
 
 def _members(config: VllmEngineConfig, handover: Handover, context: int) -> list[Member]:

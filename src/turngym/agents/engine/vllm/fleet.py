@@ -244,14 +244,11 @@ class Fleet:
     def _measured(self, gap: float, before: float) -> str:
         """Return what is wrong with a server whose log-probs are so far from those of its weights.
 
+        ``before`` is how far they are from those of the weights before.
         How much is rounding depends on model, device and precision: on an H200 SmolLM2-135M is 0.06
         to 0.09 away in bfloat16, and 0.004 in float32, where attention multiplies in TF32. So the
         first publication says how much that is, within a bound, and those after it how much it has
         become: the surer a policy is, the further are tokens of no sense.
-
-        Args:
-            gap: From the log-probs of the weights that it was given.
-            before: From those of the weights before.
         """
         largest = self._config.largest_gap
         rounding = gap if self._rounding is None else self._rounding
@@ -278,11 +275,7 @@ class Fleet:
         await member.replica.load(new, running=self._config.running, send=send)
 
     async def _until_alive(self, member: Member, patience_s: float) -> None:
-        """Wait for a sign of life.
-
-        Raises:
-            ReplicaError: Its process ended, or it is silent for too long.
-        """
+        """Wait for a sign of life, until its process ended or it is silent for too long."""
         until = time.monotonic() + patience_s
         while True:
             try:
@@ -297,11 +290,7 @@ class Fleet:
                 await asyncio.sleep(_LOOK_S)
 
     async def _until_needed(self, member: Member) -> None:
-        """Wait until there are newer weights, or the server failed.
-
-        Raises:
-            ReplicaError: Its process ended.
-        """
+        """Wait until there are newer weights, or the server failed or ended."""
         while member.serves is self._newest:
             waits: list[asyncio.Task[object]] = [asyncio.create_task(self._changed.wait())]
             if member.child is not None:

@@ -76,11 +76,7 @@ def _check_programs(config: VllmEngineConfig) -> list[str]:
 
 
 def _version_at(python: str) -> str:
-    """Return the vLLM that an interpreter has; empty without one.
-
-    Raises:
-        ConfigError: It does not run.
-    """
+    """Return the vLLM that an interpreter has, which must run; empty without one."""
     try:
         found = subprocess.run(
             [python, "-c", _ASK_VERSION], capture_output=True, timeout=_IMPORT_S, check=True
@@ -91,15 +87,9 @@ def _version_at(python: str) -> str:
 
 
 def _check_own_end(config: VllmEngineConfig, version: str = "", where: str = "the nodes") -> None:
-    """Make sure that vLLM's end of a transfer is here, of the ``version`` that servers are.
+    """Make sure that vLLM's end of a transfer is here, of the ``version`` that is at ``where``.
 
-    Args:
-        config: Says whether one is wanted.
-        version: Empty where it is not known yet; then any will do.
-        where: What has it.
-
-    Raises:
-        ConfigError: It is not.
+    Where that is not known yet any will do.
     """
     if config.weights == "files":
         return

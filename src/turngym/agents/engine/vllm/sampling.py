@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from turngym.agents.engine.protocol import (
     Sampling,
     one_less,
 )
-from turngym.agents.engine.vllm.fleet import Member, favoured
+from turngym.agents.engine.vllm.fleet import Fleet, Member, favoured
 from turngym.agents.engine.vllm.replica import (
     ConnectionLost,
     Publication,
@@ -41,20 +41,6 @@ _MOST_TRIES = 8
 """Of one request: one that ends every server it meets must not end them all."""
 
 
-class Servers(Protocol):
-    """The servers of a run, as those who sample see them."""
-
-    async def pick(self, liked: Member | None) -> Member:
-        """Return the server for a request; ``liked`` is the one that knows the session's prefix.
-
-        Raises:
-            EnginesLost: None is left.
-        """
-
-    def suspect(self, member: Member, error: Exception) -> None:
-        """Send ``member`` nothing until it was looked at: a request failed with ``error``."""
-
-
 class ServerSampler:
     """An ``Engine`` on the servers of a run.
 
@@ -69,7 +55,7 @@ class ServerSampler:
 
     def __init__(
         self,
-        servers: Servers,
+        servers: Fleet | FollowedServers,
         run: str,
         *,
         end_id: int,
