@@ -153,6 +153,22 @@ class SurrogateInputs:
     start_values: Tensor | None = None
     """At the first token of an attempt the value of its task, with gradient; 0 at the others."""
 
+    @classmethod
+    def of(
+        cls,
+        samples: Sequence[TrainingSample],
+        current: Sequence[NDArray[np.floating]],
+        old: Sequence[NDArray[np.floating]],
+    ) -> SurrogateInputs:
+        """Return all tokens of ``samples``, without gradient; log-probs are one array [L] each."""
+        current_N, old_N = flat(current, samples), flat(old, samples)
+        return cls(
+            log_ratios=current_N - old_N,
+            policy_logprobs=current_N,
+            old_logprobs=old_N,
+            advantages=flat([s.advantages for s in samples], samples),
+        )
+
     @property
     def ratios(self) -> Tensor:
         """``exp`` of the log-ratios, finite. Shape [N]."""

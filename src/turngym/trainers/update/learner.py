@@ -29,15 +29,17 @@ from turngym.trainers.losses.corrections import (
 from turngym.trainers.losses.policy_loss import (
     TokenTerms,
     aggregation_coefficients,
-    episode_log_ratios,
-    held_back_tokens,
+    covariant_tokens,
     policy_loss,
-    with_solved_bounds,
+    solve_clip_bounds,
+    token_log_ratios,
 )
 from turngym.trainers.losses.regressions import StepScores, with_targets
 from turngym.trainers.losses.surrogates import (
+    SurrogateInputs,
     flat,
     has_split_episodes,
+    level_log_ratios,
     sequence_ids,
     unflat,
 )
@@ -54,7 +56,6 @@ from turngym.trainers.settings.optimizer import LearnerConfig
 from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
 from turngym.trainers.update.forward import (
     MicroBatch,
-    Reading,
     Score,
     micro_batches,
     read_tokens,
@@ -146,7 +147,8 @@ class TorchLearner:
     ) -> None:
         self.ranks = ranks
         self._regularizer = regularizer or RegularizerConfig()
-        if needs_reference(loss, self._regularizer) and reference is None:
+        reads_reference = needs_reference(loss, self._regularizer)
+        if reads_reference and reference is None:
             raise ValueError(
                 "kl_coefficient, balance or confidence_penalty needs a reference policy"
             )
@@ -166,7 +168,7 @@ class TorchLearner:
         self._reads_entropies = loss.entropy_shaping.is_active or loss.token_selection.is_active
         self._temperature = temperature
         self._seed = seed
-        self._reference = reference
+        self._reference = reference if reads_reference else None
         self._demonstrations = demonstrations
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
@@ -192,7 +194,8 @@ class TorchLearner:
         if not counted:
             return
         # Once for all steps of the batch: after the first step the weights are others.
-        old, references = self._old_policy(counted), self._references(counted)
+        old, frozen = self._old_policy(counted), self._reference
+        references = None if frozen is None else self._score(frozen, counted)
         if alpha := self._loss.confidence_penalty:
             assert references is not None
             current = self.logprobs(counted)
@@ -278,11 +281,6 @@ class TorchLearner:
             return CurrentPolicy()
         return RecordedPolicy(self.logprobs(samples))
 
-    def _references(self, samples: Sequence[TrainingSample]) -> Scores | None:
-        if self._reference is None or not needs_reference(self._loss, self._regularizer):
-            return None
-        return self._score(self._reference, samples)
-
     def _prepared(
         self,
         samples: Sequence[TrainingSample],
@@ -309,18 +307,31 @@ class TorchLearner:
                 read = partial(self._score, self.model, samples)
                 scores = StepScores(current, before, references, means, read)
                 samples, starts = with_targets(samples, loss.surrogate, scores)
+            inputs = SurrogateInputs.of(samples, current, before)
+            sequences_N = flat(sequence_ids(samples), samples)
             if not loss.correction.is_local:
-                weights = self._weights(samples, current, before)
+                logprobs = PolicyLogprobs(
+                    behaviour=flat([s.behaviour_logprobs for s in samples], samples),
+                    proximal=inputs.old_logprobs,
+                    current=inputs.policy_logprobs,
+                    advantages=inputs.advantages,
+                    sequences=sequences_N,
+                )
+                weights = unflat(correction_weights(logprobs, loss.correction), samples)
                 # Means may be over the tokens that are left, so coefficients come after weights.
                 if loss.correction.denominator == "kept":
                     counted = without_rejected(samples, weights)
             if isinstance(loss.surrogate, PpoClip):
-                loss = with_solved_bounds(loss, loss.surrogate, samples, current, before)
+                clip = solve_clip_bounds(loss.surrogate, inputs.log_ratios, inputs.advantages)
+                loss = loss.model_copy(update={"surrogate": clip})
             if loss.covariance.rule != "none":
                 rng = generator(self._seed, "covariance", self.updates, number)
-                held_back = held_back_tokens(loss, samples, current, before, rng)
+                held_back = [f > 0 for f in unflat(covariant_tokens(inputs, loss, rng), samples)]
             if needs_ratios:
-                ratios = episode_log_ratios(samples, current, before, loss)
+                own_N = token_log_ratios(
+                    inputs.policy_logprobs, inputs.old_logprobs, inputs.advantages, loss
+                )
+                ratios = unflat(level_log_ratios(own_N, sequences_N, loss.ratio_level), samples)
         return MiniBatch(
             samples=samples,
             loss=loss,
@@ -336,19 +347,6 @@ class TorchLearner:
             starts=starts,
         )
 
-    def _weights(
-        self, samples: Sequence[TrainingSample], current: Scores, old: Scores
-    ) -> list[NDArray[np.float64]]:
-        """Return the corrections of a whole mini-batch."""
-        logprobs = PolicyLogprobs(
-            behaviour=flat([s.behaviour_logprobs for s in samples], samples),
-            proximal=flat(old, samples),
-            current=flat(current, samples),
-            advantages=flat([s.advantages for s in samples], samples),
-            sequences=flat(sequence_ids(samples), samples),
-        )
-        return unflat(correction_weights(logprobs, self._loss.correction), samples)
-
     def _step(self, mini: MiniBatch, sums: MetricSums, *, is_first: bool) -> None:
         """Take one optimizer step on one mini-batch, micro-batch by micro-batch."""
         samples, ranks, totals = mini.samples, self.ranks, _Totals()
@@ -362,7 +360,14 @@ class TorchLearner:
             ranks=ranks,
             routing=[s.routing for s in samples],
         ):
-            found = self._forward(batch, "none" if mini.starts is None else "log_normalizer")
+            # The one forward pass with a gradient.
+            found = read_tokens(
+                self.model,
+                batch,
+                temperature=self._temperature,
+                entropy_gradient=self._regularizer.entropy_coefficient > 0,
+                reading="none" if mini.starts is None else "log_normalizer",
+            )
             # A loss that raises on one rank must stop all: the others would wait for its gradient.
             with ranks.agreed():
                 terms = self._terms(batch, mini, *found)
@@ -396,16 +401,6 @@ class TorchLearner:
             sums.add_mean("train/imitation_loss", totals.imitation, 1)
         sums.add_mean("train/grad_norm", norm, 1)
         sums.add_mean("train/grad_clipped", float(norm > self.config.grad_clip), 1)
-
-    def _forward(self, batch: MicroBatch, reading: Reading) -> tuple[Tensor, ...]:
-        """Return log-probs, entropies and the reading [N]; the one forward pass with a gradient."""
-        return read_tokens(
-            self.model,
-            batch,
-            temperature=self._temperature,
-            entropy_gradient=self._regularizer.entropy_coefficient > 0,
-            reading=reading,
-        )
 
     def _terms(
         self, batch: MicroBatch, mini: MiniBatch, logprobs_N: Tensor, *read: Tensor
