@@ -59,15 +59,12 @@ class ValueModel:
             token_ids: Texts, one array [L] each.
             masks: Their chosen tokens, one array [L] each; never the first token of a text.
         """
-        found = [np.zeros(int(mask.sum()), dtype=np.float64) for mask in masks]
+        found: dict[int, FloatArray] = {}
         with torch.no_grad():
             for batch in self._rectangles(token_ids, masks):
-                values_N = self._net(batch, is_behind=False).cpu().double().numpy()
-                sizes = [int(mask.sum()) for mask in batch.masks]
-                parts = np.split(values_N, np.cumsum(sizes)[:-1])
-                for member, part in zip(batch.members, parts, strict=True):
-                    found[member] = part
-        return found
+                values_N = self._net(batch, is_behind=False)
+                found |= dict(zip(batch.members, batch.split(values_N.double()), strict=True))
+        return [found.get(i, np.zeros(0)) for i in range(len(masks))]
 
     def fit(
         self, token_ids: Sequence[IntArray], masks: Sequence[Mask], targets: Sequence[FloatArray]

@@ -45,7 +45,7 @@ from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Privileged
 from turngym.trainers.update.compute import compute_of, room_of
-from turngym.trainers.update.forward import score, token_logprobs
+from turngym.trainers.update.forward import read_tokens, score
 from turngym.trainers.update.optimizer import Optimizer, load_own_state, own_state
 from turngym.types import Trajectory
 
@@ -243,7 +243,7 @@ class PrivilegedCritic:
         device = compute_of(self._model).device
         batch = rectangle(rows, [row.turn_ids_L >= 0 for row in rows], device)
         frozen_N = batch.gather([row.reference_L for row in rows])
-        ratios_N = token_logprobs(self._model, batch)[0] - frozen_N
+        ratios_N = read_tokens(self._model, batch)[0] - frozen_N
         margins_P = torch.zeros(len(pairs), device=device)
         return margins_P.index_add(0, batch.gather(owners), ratios_N * batch.gather(weights))
 
