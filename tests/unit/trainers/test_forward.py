@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from helpers import models
 from turngym.trainers.update import forward
-from turngym.trainers.update.compute import Alone
+from turngym.trainers.update.compute import Ranks
 from turngym.trainers.update.forward import MicroBatch, micro_batches, read_tokens, score
 
 CPU = torch.device("cpu")
@@ -110,7 +110,7 @@ def test_micro_batches_hold_every_sequence_once_within_the_budget() -> None:
 
 
 @dataclass
-class Rank(Alone):
+class Rank(Ranks):
     """One of three."""
 
     number: int

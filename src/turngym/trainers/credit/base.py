@@ -74,10 +74,11 @@ class CreditContext:
             args: Of the function.
             kwargs: Of the function.
         """
-        from turngym.trainers.update.compute import scorer_of  # loads torch
+        from turngym.trainers.update.compute import ALONE  # loads torch
 
-        scorer = self.scorer or scorer_of(self.model)
-        return scorer(function, *args, **kwargs)
+        if self.scorer is not None:
+            return self.scorer(function, *args, **kwargs)
+        return function(self.model, *args, ranks=ALONE, **kwargs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

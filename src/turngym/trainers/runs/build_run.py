@@ -165,7 +165,9 @@ async def _open(
     if group is None:
         check_packing(model)
     else:
-        group.check(model)
+        from turngym.trainers.distributed.sharding import check_shards
+
+        check_shards(model)
     run = Run(
         config,
         folder,

@@ -22,7 +22,6 @@ from turngym.errors import ConfigError
 from turngym.trainers.settings.optimizer import ComputeConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 NEUTRAL_HEAD = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale": 1.0}
@@ -131,46 +130,26 @@ def _has_flash(device: torch.device, config: ComputeConfig) -> bool:
 T = TypeVar("T")
 
 
-class _Batch(Protocol):
-    """A ``MicroBatch``; its file imports this one."""
+class Ranks:
+    """The processes, and the place of this one among them; here it is the only one."""
 
-    @property
-    def is_filler(self) -> bool: ...
-
-
-class Ranks(Protocol):
-    """The processes, and the place of this one among them."""
-
-    number: int
+    number: int = 0
     """Of this process, from 0."""
-    size: int
+    size: int = 1
 
     def exchanged(self, value: T) -> Sequence[T]:
         """Return the values of all ranks in order. All of them call it at the same places."""
+        return (value,)
 
     def agreed(self) -> AbstractContextManager[None]:
         """Raise after the block, on every rank, what it raised on any of them.
 
         Inside the block ranks do not wait for each other, so that none waits for one that failed.
         """
-
-
-class Alone:
-    """The only process."""
-
-    number = 0
-    size = 1
-
-    def exchanged(self, value: T) -> Sequence[T]:
-        """Return the one value."""
-        return (value,)
-
-    def agreed(self) -> AbstractContextManager[None]:
-        """Let errors through."""
         return nullcontext()
 
 
-ALONE = Alone()
+ALONE = Ranks()
 
 
 class Scorer(Protocol):
@@ -184,23 +163,3 @@ class Scorer(Protocol):
             args: Are sent to them.
             kwargs: Are sent to them.
         """
-
-
-def scorer_of(model: PreTrainedModel) -> Scorer:
-    """Return the scorer of a policy in this process alone."""
-
-    def score(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        return function(model, *args, ranks=ALONE, **kwargs)
-
-    return score
-
-
-def backpropagate(total: Tensor, batch: _Batch) -> None:
-    """Add the gradient of one micro-batch's loss; ranks add up theirs.
-
-    Args:
-        total: The loss; a sum, so that micro-batches add up.
-        batch: Its tokens. A filler counts nothing: it keeps this rank in step with the others.
-    """
-    loss = total * 0 if batch.is_filler else total
-    loss.backward()  # type: ignore[no-untyped-call]

@@ -198,6 +198,17 @@ def read_tokens(
     return found
 
 
+def backpropagate(total: Tensor, batch: MicroBatch) -> None:
+    """Add the gradient of one micro-batch's loss; ranks add up theirs.
+
+    Args:
+        total: The loss; a sum, so that micro-batches add up.
+        batch: Its tokens. A filler counts nothing: it keeps this rank in step with the others.
+    """
+    loss = total * 0 if batch.is_filler else total
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
 def add_measure(model: PreTrainedModel) -> str:
     """Give a model the method through which ``read_tokens`` reads it; return its name."""
 

@@ -19,8 +19,8 @@ from turngym.seeding import generator
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import ImitationTerm
 from turngym.trainers.settings.optimizer import WarmStartConfig
-from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
-from turngym.trainers.update.forward import micro_batches, read_tokens
+from turngym.trainers.update.compute import ALONE, Ranks, compute_of
+from turngym.trainers.update.forward import backpropagate, micro_batches, read_tokens
 from turngym.trainers.update.optimizer import Optimizer, full_state
 
 if TYPE_CHECKING:

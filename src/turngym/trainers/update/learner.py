@@ -53,10 +53,11 @@ from turngym.trainers.settings.loss import (
     needs_reference,
 )
 from turngym.trainers.settings.optimizer import LearnerConfig
-from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
+from turngym.trainers.update.compute import ALONE, Ranks, compute_of
 from turngym.trainers.update.forward import (
     MicroBatch,
     Score,
+    backpropagate,
     micro_batches,
     read_tokens,
     score,
