@@ -155,9 +155,7 @@ def loss_in_pieces(batch: Batch, config: LossConfig, *, size: int) -> tuple[floa
     known = None
     if config.ratio_level not in ("token", "turn") and size < len(samples):
         all_N = SurrogateInputs.of(samples, batch.policy, batch.anchor)
-        own_N = token_log_ratios(
-            all_N.policy_logprobs, all_N.old_logprobs, all_N.advantages, config
-        )
+        own_N = token_log_ratios(all_N, config)
         found_N = level_log_ratios(own_N, flat(sequences, samples), config.ratio_level)
         known = unflat(found_N, samples)
     total = 0.0

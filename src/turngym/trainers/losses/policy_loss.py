@@ -157,33 +157,29 @@ def kl_estimate(
     return estimates_N
 
 
-def token_log_ratios(
-    policy_logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, config: LossConfig
-) -> Tensor:
+def token_log_ratios(tokens: TokenTerms | SurrogateInputs, config: LossConfig) -> Tensor:
     """Return the tokens' own log-ratios to the old policy, [N], clipped where the surrogate clips.
 
     Only ``log_clip_geo`` clips before it averages: positive advantages from above, negative ones
     from below. A clipped log-ratio has no gradient.
 
     Args:
-        policy_logprobs_N: Under the policy that is trained, with gradient.
-        old_logprobs_N: Denominator of the ratio.
-        advantages_N: Their signs say on which side a token is clipped.
+        tokens: The signs of their advantages say on which side each is clipped.
         config: Holds the surrogate.
 
     Source:
         GMPO, arXiv:2507.20673.
     """
-    gaps_N = policy_logprobs_N - old_logprobs_N
+    gaps_N = tokens.policy_logprobs - tokens.old_logprobs
     if not isinstance(config.surrogate, LogClipGeo):
         return gaps_N
     capped_N = gaps_N.clamp(max=config.surrogate.clip_high)
     raised_N = gaps_N.clamp(min=-config.surrogate.clip_low)
-    return torch.where(advantages_N > 0, capped_N, raised_N)
+    return torch.where(tokens.advantages > 0, capped_N, raised_N)
 
 
 def _log_ratios(terms: TokenTerms, config: LossConfig) -> Tensor:
-    own_N = token_log_ratios(terms.policy_logprobs, terms.old_logprobs, terms.advantages, config)
+    own_N = token_log_ratios(terms, config)
     if config.ratio_level == "token":
         return own_N
     if terms.sequence_log_ratios is not None:

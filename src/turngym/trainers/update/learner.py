@@ -72,10 +72,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiniBatch:
-    """One optimizer step's samples and what is known of them before any gradient.
-
-    Lists hold one array [L] per sample, from which micro-batches gather their tokens.
-    """
+    """What is known of one optimizer step before any gradient; lists have an array [L] a sample."""
 
     samples: Sequence[TrainingSample]
     loss: LossConfig
@@ -115,7 +112,7 @@ class _Totals:
 
 
 class TorchLearner:
-    """A ``Learner`` in this process: the policy that is trained, and its optimizer.
+    """The policy that is trained in this process, and its optimizer.
 
     The model stays in evaluation mode: with dropout the ratio of a token to itself would not be 1.
 
@@ -173,7 +170,17 @@ class TorchLearner:
         self._demonstrations = demonstrations
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
-        """Change the weights once for a batch of episodes; see ``Learner``."""
+        """Change the weights once for a batch of episodes.
+
+        Args:
+            samples: The whole batch. Without any sampled token the weights stay as they are.
+
+        Returns:
+            Metrics ``train/*``.
+
+        Raises:
+            TrainingError: The loss or a gradient is not finite; the message names the step.
+        """
         sums, lr = MetricSums(), self.optimizer.lr
         self.fit(samples, sums)
         return self.finish_update(samples, sums, lr=lr)
@@ -204,7 +211,9 @@ class TorchLearner:
         if self._reads_entropies:
             entropies = self._score(self.model, counted, "entropy")
             counted = with_entropies(counted, entropies, self._loss)
-        means = self._old_means(counted, old)
+        means: OldPolicy = CurrentPolicy()
+        if self._reads_means and isinstance(old, RecordedPolicy):
+            means = RecordedPolicy(self._score(self.model, counted, "mean_logprob"))
         rng = partial(generator, self._seed, "minibatches", self.updates)
         parts = dealt(
             counted, rng, epochs=self.config.num_epochs, steps=self.config.num_minibatches,
@@ -258,12 +267,6 @@ class TorchLearner:
             what=what,
             routing=[s.routing for s in samples] if model is self.model else None,
         )
-
-    def _old_means(self, samples: Sequence[TrainingSample], old: OldPolicy) -> OldPolicy:
-        """Return mean log-probs under the policy at the start of the update, where they matter."""
-        if isinstance(old, RecordedPolicy) and self._reads_means:
-            return RecordedPolicy(self._score(self.model, samples, "mean_logprob"))
-        return CurrentPolicy()
 
     def _old_policy(self, samples: Sequence[TrainingSample]) -> OldPolicy:
         """Return the old policy of a batch, for all its optimizer steps."""
@@ -329,9 +332,7 @@ class TorchLearner:
                 rng = generator(self._seed, "covariance", self.updates, number)
                 held_back = [f > 0 for f in unflat(covariant_tokens(inputs, loss, rng), samples)]
             if needs_ratios:
-                own_N = token_log_ratios(
-                    inputs.policy_logprobs, inputs.old_logprobs, inputs.advantages, loss
-                )
+                own_N = token_log_ratios(inputs, loss)
                 ratios = unflat(level_log_ratios(own_N, sequences_N, loss.ratio_level), samples)
         return MiniBatch(
             samples=samples,
@@ -448,8 +449,8 @@ class TorchLearner:
     ) -> None:
         """Add metrics of a micro-batch; gaps and lag only while the weights are unchanged."""
         count = len(batch.targets_N)
-        if terms.entropies is not None:
-            sums.add_mean("train/entropy", terms.entropies.sum().item(), count)
+        assert terms.entropies is not None
+        sums.add_mean("train/entropy", terms.entropies.sum().item(), count)
         if terms.weights is not None:
             sums.add_mean("train/correction_mean", terms.weights.sum().item(), count)
             sums.add_mean("train/rejected_fraction", (terms.weights == 0).sum().item(), count)
@@ -463,10 +464,8 @@ class TorchLearner:
         versions_N = batch.gather([s.policy_versions for s in samples])
         sums.add_mean("train/policy_lag", (self.updates - versions_N).sum().item(), count)
         # Of tokens that these very weights sampled, any gap is a mismatch of engine and learner.
-        for name, chosen_N in (
-            ("fresh", versions_N >= self.updates),
-            ("stale", versions_N < self.updates),
-        ):
+        is_fresh_N = versions_N >= self.updates
+        for name, chosen_N in (("fresh", is_fresh_N), ("stale", ~is_fresh_N)):
             sums.add_gaps(f"mismatch/{name}", ratios_N[chosen_N].double().cpu().numpy())
 
     @property
@@ -488,7 +487,11 @@ class TorchLearner:
         self.optimizer.load_state(tensors, steps=steps)
 
     def read_shards(self, folder: Path, *, updates: int, steps: int) -> None:
-        """Take over what the ranks of a learner wrote."""
+        """Take over what the ranks of a learner wrote, however many they were.
+
+        Raises:
+            CheckpointError: It cannot be read, or belongs to another model.
+        """
         from turngym.trainers.distributed.shards import read_shards
 
         self.load_state(read_shards(self.optimizer, folder), updates=updates, steps=steps)
