@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from turngym.coroutines import at_home
 from turngym.seeding import derive_seed
-from turngym.trainers.credit.base import Credit, CreditContext, below, joined
+from turngym.trainers.credit.base import Credit, CreditContext, advantage_metrics, below, joined
 from turngym.trainers.credit.critics.replay import Transition
 from turngym.trainers.credit.critics.utterance_critic import ReplayedCritic
 from turngym.trainers.credit.critics.values import ValueModel
@@ -97,7 +97,7 @@ class ArcherCredit(_OffPolicyCredit):
                 ]
             else:
                 samples = self._played_samples(rows, scaled)
-            metrics = _advantage_metrics(advantages)
+            metrics = advantage_metrics(advantages)
             if self._baseline is not None:
                 samples, loss = self._with_baseline(self._baseline, samples)
                 metrics["credit/baseline_loss"] = loss
@@ -242,7 +242,7 @@ class BestOfNCredit(_OffPolicyCredit):
         return samples, {
             "credit/imitated_fraction": float(is_good_K.mean()),
             "credit/played_best_fraction": float((best_K == 0).mean()),
-            **_advantage_metrics(advantages_KN),
+            **advantage_metrics(advantages_KN),
         }
 
 
@@ -260,13 +260,6 @@ def _imitation(
 
 def _actions(sampled: Sequence[Generation]) -> list[TokenIds]:
     return [np.array(found.token_ids, dtype=np.int32) for found in sampled]
-
-
-def _advantage_metrics(advantages: FloatArray) -> dict[str, float]:
-    return {
-        "credit/advantage_mean": float(advantages.mean()),
-        "credit/advantage_std": float(advantages.std()),
-    }
 
 
 async def sample_actions(

@@ -19,11 +19,11 @@ from turngym.trainers.credit.base import (
     Credit,
     CreditContext,
     TurnBatch,
+    advantage_metrics,
     credit_of_turns,
 )
 from turngym.trainers.credit.group.normalize import (
     ZERO_SPREAD,
-    batch_counts,
     combine_terms,
     lower_medians,
     normalize,
@@ -178,7 +178,9 @@ def _normalized(
     if term.unit == "token":
         values_CN = values_CN / np.maximum(turns.tokens_N, 1)
         valid_CN = valid_CN & (values_CN != 0) & (turns.tokens_N > 0)
-    counts_R = np.tile(turn_counts(turns, term), len(values_CN))
+    # An episode counts once only where all its turns are compared with those of others.
+    by_turn = term.unit == "episode" and term.group_by != "task"
+    counts_R = np.tile(turns.counts("turn" if by_turn else term.unit), len(values_CN))
     found = []
     for groups in baseline_groups(turns, term):
         baseline_R = np.where(valid_CN, groups.baseline_N, -1).ravel()
@@ -232,15 +234,6 @@ def baseline_groups(turns: TurnBatch, term: Term) -> list[BaselineGroups]:
         )
         for states in range(1, term.history + 2)
     ]
-
-
-def turn_counts(turns: TurnBatch, term: Term) -> FloatArray:
-    """Return how often each turn counts in the statistics of its baseline group, shape [N]."""
-    if term.group_by == "task" and term.unit == "episode":
-        return np.where(turns.turn_N == 0, 1.0, 0.0)
-    if term.unit in ("token", "length"):
-        return turns.tokens_N.astype(np.float64)
-    return np.ones(len(turns.turn_N))
 
 
 def _same_states(turns: TurnBatch, states: int) -> IntArray:
@@ -360,7 +353,7 @@ def turn_advantages(
     if config.drop_pivot:
         values_N = values_N * _pivot_factors(values_N, turns)
     if config.batch is not None:
-        values_N = scale_batch(values_N, batch_counts(turns, config.batch), config.batch)
+        values_N = scale_batch(values_N, turns.counts(config.batch.unit), config.batch)
     signs_N = np.where(values_N > 0, config.positive_weight, config.negative_weight)
     weighted_N: FloatArray = signs_N * values_N
     return weighted_N
@@ -429,10 +422,7 @@ def signal_metrics(
         config: The method.
         advantages_N: Shape [N].
     """
-    metrics = {
-        "credit/advantage_mean": float(advantages_N.mean()),
-        "credit/advantage_std": float(advantages_N.std()),
-    }
+    metrics = advantage_metrics(advantages_N)
     for term in config.terms:
         if term.group_by in ("state", "history"):
             metrics |= _state_group_metrics(baseline_groups(turns, term)[0].baseline_N)

@@ -220,15 +220,6 @@ def scale_batch(values_N: FloatArray, counts_N: FloatArray, config: BatchScale) 
     return scaled_N
 
 
-def batch_counts(turns: TurnBatch, config: BatchScale) -> FloatArray:
-    """Return how often each turn counts in the statistics of a batch, shape [N]."""
-    if config.unit == "token":
-        return turns.tokens_N.astype(np.float64)
-    if config.unit == "episode":
-        return np.where(turns.turn_N == 0, 1.0, 0.0)
-    return np.ones(len(turns.turn_N))
-
-
 def group_deviations(values_B: FloatArray, turns: TurnBatch) -> FloatArray:
     """Return the sample standard deviation of an episode's group, 0 for a group of one, shape [B].
 
@@ -236,11 +227,8 @@ def group_deviations(values_B: FloatArray, turns: TurnBatch) -> FloatArray:
         values_B: One value per episode.
         turns: The batch.
     """
-    size = np.maximum(np.bincount(turns.group_B), 1)
-    mean = np.bincount(turns.group_B, values_B) / size
-    squares = np.bincount(turns.group_B, (values_B - mean[turns.group_B]) ** 2)
-    spread: FloatArray = np.sqrt(squares / np.maximum(size - 1, 1))
-    return spread[turns.group_B]
+    groups = _Groups.of(values_B, turns.group_B, np.ones(values_B.shape))
+    return groups.deviations(ddof=1)[groups.index_N]
 
 
 def spread_groups(values_B: FloatArray, turns: TurnBatch, config: GroupFilter) -> set[int]:
