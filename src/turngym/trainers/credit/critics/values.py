@@ -101,16 +101,13 @@ class ValueModel:
     ) -> float:
         count = max(1, sum(int(masks[i].sum()) for i in chosen))
         wanted = [targets[i] for i in chosen]
-        self._optimizer.zero_grad()
-        total = 0.0
-        rectangles = self._rectangles([token_ids[i] for i in chosen], [masks[i] for i in chosen])
-        for batch in rectangles:
-            loss = (self._net(batch, is_behind=False) - batch.gather(wanted)).square().sum() / count
-            loss.backward()
-            total += loss.item()
-        if rectangles:
-            self._optimizer.step(total, where=f"value model, fit {self._fits}")
-        return total
+        losses = (
+            (self._net(batch, is_behind=False) - batch.gather(wanted)).square().sum() / count
+            for batch in self._rectangles(
+                [token_ids[i] for i in chosen], [masks[i] for i in chosen]
+            )
+        )
+        return self._optimizer.descend(losses, where=f"value model, fit {self._fits}")
 
     def _rectangles(self, token_ids: Sequence[IntArray], masks: Sequence[Mask]) -> list[MicroBatch]:
         compute = self._net.compute

@@ -210,15 +210,12 @@ class PrivilegedCritic:
         """
         config, number = self._config, self._optimizer.steps
         pairs = buffer.sample(config.batch_pairs, generator(self._seed, "pairs", number))
-        self._optimizer.zero_grad()
-        total = 0.0
-        for numbers in packed(pairs, max_tokens=self._max_tokens):
-            margins_P = self._margins([pairs[i] for i in numbers])
-            loss = ranking_loss(margins_P, beta=config.beta).sum() / len(pairs)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
-        self._optimizer.step(total, where=f"privileged critic, step {number}")
-        return total
+        margins = (
+            self._margins([pairs[i] for i in numbers])
+            for numbers in packed(pairs, max_tokens=self._max_tokens)
+        )
+        losses = (ranking_loss(part_P, beta=config.beta).sum() / len(pairs) for part_P in margins)
+        return self._optimizer.descend(losses, where=f"privileged critic, step {number}")
 
     def state(self) -> dict[str, Tensor]:
         """Return both copies' weights, moments and the number of steps."""

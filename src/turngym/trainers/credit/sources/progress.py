@@ -179,17 +179,16 @@ class ProgressEstimator:
         number = self._optimizer.steps
         rng = generator(self._seed, "episodes", number)
         examples = buffer.sample(self._config.batch_episodes, rng)
-        self._optimizer.zero_grad()
-        total = 0.0
-        for numbers in packed(examples, max_tokens=self._max_tokens):
-            values_N, owners_N = self._forward([examples[i] for i in numbers])
-            outcomes_B = values_N.new_tensor([examples[i].outcome for i in numbers])
-            loss = squared_error(values_N, owners_N, outcomes_B) / len(examples)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
-        if examples:
-            self._optimizer.step(total, where=f"progress estimator, step {number}")
-        return total
+        losses = (
+            self._loss([examples[i] for i in numbers]) / len(examples)
+            for numbers in packed(examples, max_tokens=self._max_tokens)
+        )
+        return self._optimizer.descend(losses, where=f"progress estimator, step {number}")
+
+    def _loss(self, examples: Sequence[TrainingExample]) -> Tensor:
+        values_N, owners_N = self._forward(examples)
+        outcomes_B = values_N.new_tensor([example.outcome for example in examples])
+        return squared_error(values_N, owners_N, outcomes_B)
 
     def state(self) -> dict[str, Tensor]:
         """Return weights, moments and the number of steps."""
