@@ -25,7 +25,7 @@ from turngym.tasks.base import Task
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.selection.batches import reason_to_drop
 from turngym.trainers.selection.past import Prefixer, SelfImitation, SuccessReplayer
-from turngym.trainers.selection.samplers import Difficulty, SampledTasks, Sampler
+from turngym.trainers.selection.samplers import Difficulty, SampledTasks, UniformSampler
 from turngym.trainers.settings.selection import (
     BudgetConfig,
     ConfidenceBudget,
@@ -180,7 +180,7 @@ class DataSelection:
             group_size=group_size,
             parameter=self._parameter,
         )
-        self._sampler: Sampler = _built(config.sampler, tasks)
+        self._sampler: UniformSampler = _built(config.sampler, tasks)
         self._plans: dict[int, list[tuple[int, int]]] = {}
         self._places: dict[str, int] = {}
         self._replayer: SuccessReplayer | SelfImitation | None = _built(config.replay)
@@ -242,8 +242,7 @@ class DataSelection:
 
     def imitation(self, step: int) -> tuple[float, float]:
         """Return what a replayed attempt has to beat, and the weight of its loss, at ``step``."""
-        if not isinstance(self._replayer, SelfImitation):
-            return 0.0, 0.0
+        assert isinstance(self._replayer, SelfImitation)
         return self._replayer.baseline, self._replayer.weight(step)
 
     def metrics(self) -> dict[str, float]:
