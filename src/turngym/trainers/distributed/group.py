@@ -32,13 +32,12 @@ from turngym.trainers.distributed.sharding import (
     shard,
     without_weights,
 )
+from turngym.trainers.settings.optimizer import LearnerConfig
 from turngym.trainers.update.compute import Ranks, place
 from turngym.trainers.update.forward import check_packing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from turngym.trainers.settings.optimizer import LearnerConfig
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

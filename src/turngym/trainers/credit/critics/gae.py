@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import (
@@ -27,13 +27,9 @@ from turngym.trainers.credit.critics.values import Mask, ValueModel, final_promp
 from turngym.trainers.credit.group.normalize import scale_batch, spread_groups
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, IntArray, per_token, to_samples
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import BatchScale, Gae
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from turngym.trainers.settings.algo import AlgoConfig
-    from turngym.types import TrajectoryGroup
+from turngym.types import TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from turngym.agents.engine.protocol import Generation
 from turngym.coroutines import at_home
 from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import Credit, CreditContext, advantage_metrics, below, joined
@@ -22,14 +23,9 @@ from turngym.trainers.credit.critics.replay import Transition
 from turngym.trainers.credit.critics.utterance_critic import ReplayedCritic
 from turngym.trainers.credit.critics.values import ValueModel
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import Archer, BestOfN
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from turngym.agents.engine.protocol import Generation
-    from turngym.trainers.settings.algo import AlgoConfig
-    from turngym.types import TrajectoryGroup
+from turngym.types import TrajectoryGroup
 
 
 class _OffPolicyCredit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,14 +29,12 @@ from turngym.trainers.credit.critics.utterance_encoder import Encoder, new_encod
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.credit.warm_up import WarmUp, correlation
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import UtteranceCritic
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.update.compute import compute_of
 from turngym.trainers.update.optimizer import Optimizer
 from turngym.types import TrajectoryGroup
-
-if TYPE_CHECKING:
-    from turngym.trainers.settings.algo import AlgoConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.trainers.samples import TokenIds
+from turngym.trainers.settings.group import UtteranceCritic
 from turngym.trainers.update.compute import computing
 from turngym.trainers.update.forward import body_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from turngym.trainers.settings.group import UtteranceCritic
 
 _LIKE_LENGTH = 0.75
 """Texts shorter than this share of a rectangle's longest go to another rectangle."""
