@@ -404,7 +404,7 @@ class LossConfig(StrictModel):
                 f"correction.weight={correction.weight!r} would do it again: use "
                 "old_policy='proximal', or leave the weight out"
             )
-        if old_policy == "behaviour" and any(each.reads_proximal for each in correction.reject):
+        if old_policy == "behaviour" and any("proximal" in each.pair for each in correction.reject):
             raise ValueError(
                 "old_policy='behaviour' knows no policy at the start of the update: wanted "
                 "correction.reject with pair='current_behaviour'"

@@ -8,7 +8,6 @@ compared (C·N in a row).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -182,10 +181,10 @@ def _normalized(
     by_turn = term.unit == "episode" and term.group_by != "task"
     counts_R = np.tile(turns.counts("turn" if by_turn else term.unit), len(values_CN))
     found = []
-    for groups in baseline_groups(turns, term):
-        baseline_R = np.where(valid_CN, groups.baseline_N, -1).ravel()
+    for baseline_N, weight in baseline_groups(turns, term):
+        baseline_R = np.where(valid_CN, baseline_N, -1).ravel()
         relative_R = normalize(values_CN.ravel(), baseline_R, term, counts_N=counts_R)
-        found.append((groups.weight, relative_R.reshape(values_CN.shape)))
+        found.append((weight, relative_R.reshape(values_CN.shape)))
     if term.group_by != "history":
         return found[0][1]
     # HGPO: the weighted mean over the depths at which a turn differs from its baseline; a depth
@@ -198,20 +197,11 @@ def _normalized(
     return total_CN / np.where(weights_CN > 0, weights_CN, 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BaselineGroups:
-    """One way to put turns into baseline groups."""
+def baseline_groups(turns: TurnBatch, term: Term) -> list[tuple[IntArray, float]]:
+    """Return the number of each turn's baseline group, -1 for none, shape [N]; and its weight.
 
-    baseline_N: IntArray
-    """Number of the baseline group of each turn, -1 for none."""
-    weight: float = 1.0
-    """Of what comes of it, where a turn is in several groups."""
-
-
-def baseline_groups(turns: TurnBatch, term: Term) -> list[BaselineGroups]:
-    """Return the baseline groups of a term; for ``history`` once for each number of states.
-
-    A turn whose state has no key is in no group of states.
+    For ``history`` once for each number of states. A turn whose state has no key is in no group of
+    states.
 
     Args:
         turns: The batch.
@@ -221,16 +211,16 @@ def baseline_groups(turns: TurnBatch, term: Term) -> list[BaselineGroups]:
         ``state``: GiGPO, arXiv:2505.10978. ``history``: HGPO, arXiv:2602.22817.
     """
     if term.group_by == "task":
-        return [BaselineGroups(baseline_N=turns.group_N)]
+        return [(turns.group_N, 1.0)]
     if term.group_by == "task_turn":
         keys = zip(turns.group_N.tolist(), turns.turn_N.tolist(), strict=True)
-        return [BaselineGroups(baseline_N=_numbered(keys))]
+        return [(_numbered(keys), 1.0)]
     if term.group_by == "state":
-        return [BaselineGroups(baseline_N=_same_states(turns, 1))]
+        return [(_same_states(turns, 1), 1.0)]
     return [
-        BaselineGroups(
-            baseline_N=_same_states(turns, states),
-            weight=float((states + term.history_offset) ** term.history_power),
+        (
+            _same_states(turns, states),
+            float((states + term.history_offset) ** term.history_power),
         )
         for states in range(1, term.history + 2)
     ]
@@ -425,7 +415,7 @@ def signal_metrics(
     metrics = advantage_metrics(advantages_N)
     for term in config.terms:
         if term.group_by in ("state", "history"):
-            metrics |= _state_group_metrics(baseline_groups(turns, term)[0].baseline_N)
+            metrics |= _state_group_metrics(baseline_groups(turns, term)[0][0])
     outcome_N = turns.outcome_B[turns.episode_N]
     for name, component in components.items():
         if name not in ("env", "outcome"):

@@ -53,7 +53,7 @@ def normalize(
         return result_N
     counts = np.ones(values_N.shape) if counts_N is None else counts_N
     groups = _Groups.of(values_N[inside_N], baseline_N[inside_N], counts[inside_N])
-    spread_P = groups.largest() - groups.smallest()
+    spread_P = groups.largest(groups.values_N) + groups.largest(-groups.values_N)
     is_one_P, is_equal_P = groups.size_P <= 1, spread_P < ZERO_SPREAD
     centred_N = groups.values_N - _centre(groups, term)[groups.index_N] - term.offset
     if term.centre == "leave_one_out":
@@ -98,16 +98,11 @@ class _Groups:
         size_P = np.bincount(index_N, counts_N).astype(np.float64)
         return cls(values_N=values_N, index_N=index_N, counts_N=counts_N, size_P=size_P)
 
-    def smallest(self) -> FloatArray:
-        return self._extreme(np.minimum, np.inf)
-
-    def largest(self) -> FloatArray:
-        return self._extreme(np.maximum, -np.inf)
-
-    def _extreme(self, choose: np.ufunc, start: float) -> FloatArray:
-        found_P = np.full(self.size_P.shape, start)
+    def largest(self, values_N: FloatArray) -> FloatArray:
+        """Return the largest of ``values_N`` in each baseline group, shape [P]."""
+        found_P = np.full(self.size_P.shape, -np.inf)
         counted = self.counts_N > 0
-        choose.at(found_P, self.index_N[counted], self.values_N[counted])
+        np.maximum.at(found_P, self.index_N[counted], values_N[counted])
         return found_P
 
     def means(self) -> FloatArray:
@@ -115,7 +110,7 @@ class _Groups:
 
     def log_mean_exp(self, tau: float) -> FloatArray:
         """Return ``tau · log mean exp(x / tau)`` of each baseline group, shape [P]."""
-        largest_P = self.largest()
+        largest_P = self.largest(self.values_N)
         grown_N = np.exp((self.values_N - largest_P[self.index_N]) / tau)
         means_P = np.bincount(self.index_N, self.counts_N * grown_N) / self.size_P
         found_P: FloatArray = largest_P + tau * np.log(means_P)
