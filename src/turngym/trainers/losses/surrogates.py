@@ -128,11 +128,6 @@ def unflat(values_N: Tensor, samples: Sequence[TrainingSample]) -> list[NDArray[
     return results
 
 
-def has_split_episodes(samples: Sequence[TrainingSample]) -> bool:
-    """Say whether an episode of the batch is there in several samples."""
-    return len({sample.trajectory for sample in samples}) < len(samples)
-
-
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to this before ``exp``; a clamped one has no gradient."""
 MAX_WEIGHT = 20.0

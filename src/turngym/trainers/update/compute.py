@@ -52,8 +52,10 @@ def place(model: PreTrainedModel, config: ComputeConfig, *, move: bool = True) -
     Raises:
         ConfigError: There is no such device, or the architecture does not allow it.
     """
+    from transformers.utils import is_flash_attn_2_available
+
     device = device_of(config.device, setting="learner.device")
-    flash = _has_flash(device, config)
+    flash = device.type == "cuda" and config.dtype == "bfloat16" and is_flash_attn_2_available()
     plain = plain_model(model)
     _check(plain, config)
     if flash:
@@ -118,13 +120,6 @@ def _check(plain: Any, config: ComputeConfig) -> None:
             f"learner.dtype={config.dtype!r}: {name} changes its logits after the head "
             f"({changed[0]}), which would be rounded; set learner.dtype=float32"
         )
-
-
-def _has_flash(device: torch.device, config: ComputeConfig) -> bool:
-    from transformers.utils import is_flash_attn_2_available
-
-    wanted = device.type == "cuda" and config.dtype == "bfloat16"
-    return wanted and bool(is_flash_attn_2_available())
 
 
 T = TypeVar("T")

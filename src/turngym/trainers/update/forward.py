@@ -142,15 +142,13 @@ def micro_batches(
         # The shortest sequence costs least; its results and gradients are not used.
         idle = replace(lay(ordered[-1:]), is_filler=True)
         batches += [idle] * fillers
-    if not any(experts is not None for experts in routing or ()):
+    if routing is None or all(experts is None for experts in routing):
         return batches
-    return [replace(batch, experts_NLK=_experts(batch, routing or ())) for batch in batches]
-
-
-def _experts(batch: MicroBatch, routing: Sequence[Experts | None]) -> Tensor | None:
-    chosen = [routing[i] for i in batch.members]
-    is_packed = batch.positions_BT is not None
-    return laid_out(chosen, batch.masks, batch.token_ids_BT, is_packed=is_packed)
+    chosen = ([routing[i] for i in batch.members] for batch in batches)
+    return [
+        replace(b, experts_NLK=laid_out(own, b.masks, b.token_ids_BT, is_packed=packed))
+        for b, own in zip(batches, chosen, strict=True)
+    ]
 
 
 def _cut(

@@ -38,7 +38,6 @@ from turngym.trainers.losses.regressions import StepScores, with_targets
 from turngym.trainers.losses.surrogates import (
     SurrogateInputs,
     flat,
-    has_split_episodes,
     level_log_ratios,
     sequence_ids,
     unflat,
@@ -165,6 +164,12 @@ class TorchLearner:
         self._reads_means, self._looks_ahead = loss.surrogate.reads_means, loss.needs_current_scores
         self._reads_entropies = loss.entropy_shaping.is_active or loss.token_selection.is_active
         self._temperature = temperature
+        self._read = partial(  # the one forward pass with a gradient
+            read_tokens,
+            self.model,
+            temperature=temperature,
+            entropy_gradient=self._regularizer.entropy_coefficient > 0,
+        )
         self._seed = seed
         self._reference = reference if reads_reference else None
         self._demonstrations = demonstrations
@@ -301,8 +306,9 @@ class TorchLearner:
         in several segments) is computed here, from a forward pass without gradient.
         """
         loss, weights, ratios, held_back, starts = self._loss, None, None, None, None
-        splits = loss.ratio_level not in ("token", "turn") and has_split_episodes(samples)
-        needs_ratios = splits and isinstance(old, RecordedPolicy)
+        is_split = len({sample.trajectory for sample in samples}) < len(samples)
+        is_wide = loss.ratio_level not in ("token", "turn")
+        needs_ratios = is_split and is_wide and isinstance(old, RecordedPolicy)
         counted = samples
         if self._looks_ahead or needs_ratios:
             current = self.logprobs(samples)
@@ -362,14 +368,7 @@ class TorchLearner:
             ranks=ranks,
             routing=[s.routing for s in samples],
         ):
-            # The one forward pass with a gradient.
-            found = read_tokens(
-                self.model,
-                batch,
-                temperature=self._temperature,
-                entropy_gradient=self._regularizer.entropy_coefficient > 0,
-                reading="none" if mini.starts is None else "log_normalizer",
-            )
+            found = self._read(batch, reading="none" if mini.starts is None else "log_normalizer")
             # A loss that raises on one rank must stop all: the others would wait for its gradient.
             with ranks.agreed():
                 terms = self._terms(batch, mini, *found)

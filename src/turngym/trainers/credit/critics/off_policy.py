@@ -85,7 +85,8 @@ class ArcherCredit(_OffPolicyCredit):
             is_online = config.mode == "online"
             values = critic.values(states, fresh) if is_online else critic.replayed_values(rows)
             advantages = values.advantage()
-            scaled = _normalized(advantages) if config.normalize else advantages
+            centred = advantages - advantages.mean()
+            scaled = centred / (centred.std() + 1e-8) if config.normalize else advantages
             if is_online:
                 samples = [
                     action_sample(s, g.token_ids, g.logprobs, g.versions, float(a), index=k)
@@ -151,12 +152,6 @@ def less_baseline(
         advantages_L[sample.loss_mask] -= values_A.astype(np.float32)
         lowered.append(replace(sample, advantages=advantages_L))
     return lowered
-
-
-def _normalized(advantages: FloatArray) -> FloatArray:
-    centred: FloatArray = advantages - advantages.mean()
-    scaled: FloatArray = centred / (centred.std() + 1e-8)
-    return scaled
 
 
 def choose_best(
