@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from helpers.samples import random_samples
 from turngym.config import load_config
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.learner import TorchLearner
-from turngym.trainers.update.sequential import update_last_turn_first
+from turngym.trainers.update.sequential import LastTurnFirstLearner
 
 FILE = Path(__file__).parent / "losses.json"
 CASES = {
@@ -55,7 +54,9 @@ NAMES = ("loss", "policy_loss", "entropy", "grad_norm", "clip_fraction", "kl_ref
 def numbers(overrides: list[str]) -> list[dict[str, float]]:
     """Return what three updates of a small model report."""
     config = load_config(TrainConfig, ["env.id=text/maze", *overrides, "learner.lr=3e-3"])
-    learner = TorchLearner(
+    reverse = config.algo.advantage.updates_last_turn_first
+    kind = LastTurnFirstLearner if reverse else TorchLearner
+    learner = kind(
         copy.deepcopy(models.model()),
         config.learner,
         config.algo.loss,
@@ -64,9 +65,7 @@ def numbers(overrides: list[str]) -> list[dict[str, float]]:
         reference=models.model() if config.regularizer.kl_coefficient else None,
     )
     samples = random_samples(models.model(), count=8, seed=3)
-    reverse = config.algo.advantage.updates_last_turn_first
-    update = partial(update_last_turn_first, learner) if reverse else learner.update
-    updates = [update(samples) for _ in range(3)]
+    updates = [learner.update(samples) for _ in range(3)]
     return [{n: u[f"train/{n}"] for n in NAMES if f"train/{n}" in u} for u in updates]
 
 

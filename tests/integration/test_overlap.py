@@ -191,7 +191,7 @@ def test_no_decode_step_waits_for_credit(
         scoring = full_state(run.model)
         assert all(torch.equal(scoring[name], trace.weights[name]) for name in trace.weights)
         credit = await assign(run, chosen)
-        assert run._engine.version == run.state.step  # nothing was published meanwhile
+        assert run.engine.version == run.state.step  # nothing was published meanwhile
         return credit
 
     monkeypatch.setattr(Lease, "reset", note)

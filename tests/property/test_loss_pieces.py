@@ -18,10 +18,17 @@ from pydantic import ValidationError
 from turngym.trainers.losses.policy_loss import (
     TokenTerms,
     aggregation_coefficients,
-    episode_log_ratios,
     policy_loss,
+    token_log_ratios,
 )
-from turngym.trainers.losses.surrogates import SURROGATES, sequence_ids
+from turngym.trainers.losses.surrogates import (
+    SURROGATES,
+    SurrogateInputs,
+    flat,
+    level_log_ratios,
+    sequence_ids,
+    unflat,
+)
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import (
     Aggregation,
@@ -147,7 +154,10 @@ def loss_in_pieces(batch: Batch, config: LossConfig, *, size: int) -> tuple[floa
     sequences = sequence_ids(samples)
     known = None
     if config.ratio_level not in ("token", "turn") and size < len(samples):
-        known = episode_log_ratios(samples, batch.policy, batch.anchor, config)
+        all_N = SurrogateInputs.of(samples, batch.policy, batch.anchor)
+        own_N = token_log_ratios(all_N, config)
+        found_N = level_log_ratios(own_N, flat(sequences, samples), config.ratio_level)
+        known = unflat(found_N, samples)
     total = 0.0
     for start in range(0, len(samples), size):
         part = range(start, min(start + size, len(samples)))

@@ -5,7 +5,6 @@ Axis letters: T task.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from turngym.errors import ConfigError, unknown_name
-from turngym.reports.texts import csv_text, figure, interval_columns, markdown_table, percent
+from turngym.reports.texts import figure, interval_columns, markdown_table, percent, write_tables
 from turngym.rollouts.evaluation.folder import EVALUATION_FILE, plan_digest, read_evaluation
 from turngym.rollouts.evaluation.rows import FILE, EpisodeRow, Summary, read_rows, summarize_rows
 from turngym.rollouts.evaluation.statistics import (
@@ -215,12 +214,8 @@ def write_evaluations(
     ``image`` is the file name of the plot, which is there.
     """
     content = evaluations_json(runs, comparisons)
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    (out / "evaluations.json").write_text(text, encoding="utf-8")
-    (out / "evaluations.csv").write_text(csv_of(runs), encoding="utf-8")
-    page = out / "evaluations.md"
-    page.write_text(markdown(runs, comparisons, image=image), encoding="utf-8")
-    return page
+    page = markdown(runs, comparisons, image=image)
+    return write_tables(out / "evaluations", content, flat_rows(runs), page)
 
 
 def evaluations_json(
@@ -307,15 +302,13 @@ def difference_row(found: Comparison) -> list[str]:
     ]
 
 
-def csv_of(runs: Sequence[EvalRun]) -> str:
-    """Return one line for each run and environment; intervals are ``_low`` and ``_high``."""
-    return csv_text(
-        [
-            {"run": run.name, "agent": run.plan["agent"], "env": env, **_flat(found)}
-            for run in runs
-            for env, found in run.summaries().items()
-        ]
-    )
+def flat_rows(runs: Sequence[EvalRun]) -> list[dict[str, object]]:
+    """Return a row for each run and environment; intervals are ``_low`` and ``_high``."""
+    return [
+        {"run": run.name, "agent": run.plan["agent"], "env": env, **_flat(found)}
+        for run in runs
+        for env, found in run.summaries().items()
+    ]
 
 
 def _flat(found: Summary) -> dict[str, object]:
@@ -324,13 +317,11 @@ def _flat(found: Summary) -> dict[str, object]:
         **{f"pass_at_{k}": measure for k, measure in found.pass_at.items()},
         "score": found.score,
         "return": found.episode_return,
-        "turns": found.turns,
-        "prompt_tokens": found.prompt_tokens,
-        "completion_tokens": found.completion_tokens,
-        "cost_usd": found.cost_usd,
-        "seconds": found.seconds,
+        **{name: getattr(found, name) for name in _MEANS},
         **{f"share_{kind}": share for kind, share in found.faults_by_kind.items()},
     }
-    row: dict[str, object] = {"episodes": found.episodes, "tasks": found.tasks}
-    row |= {"solved": found.solved, "faults": found.faults, "unscored": found.unscored}
-    return row | interval_columns(measures)
+    return {name: getattr(found, name) for name in _COUNTS} | interval_columns(measures)
+
+
+_COUNTS = ("episodes", "tasks", "solved", "faults", "unscored")
+_MEANS = ("turns", "prompt_tokens", "completion_tokens", "cost_usd", "seconds")

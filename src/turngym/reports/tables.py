@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from turngym.reports.comparison import Curve, Ranking, RankingEntry, Reach
 from turngym.reports.evaluations import EvalRun
 from turngym.reports.overall import LEVELS, Overall
 from turngym.reports.scaling import FARTHER
-from turngym.reports.texts import csv_text, figure, interval_columns, markdown_table, percent
+from turngym.reports.texts import figure, interval_columns, markdown_table, percent, write_tables
 from turngym.rollouts.evaluation.statistics import Measure
 
 _HEADERS = (
@@ -75,14 +76,9 @@ def write_report(
     warnings = [f"- {note}" for note in notes]
     parts = [TITLE, *(["\n".join(warnings)] if warnings else []), *sections]
     content = report_json(rankings, notes=notes, overall=overall)
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    (out / "report.json").write_text(text, encoding="utf-8")
-    (out / "report.csv").write_text(
-        csv_text([_flat(s, r) for r in rankings for s in r.entries]), encoding="utf-8"
-    )
-    page = out / "report.md"
-    page.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8")
-    return page
+    page = "\n\n".join(part.strip() for part in parts) + "\n"
+    rows = [_flat(s, r) for r in rankings for s in r.entries]
+    return write_tables(out / "report", content, rows, page)
 
 
 def report_json(
@@ -374,11 +370,14 @@ def draw_evaluations(runs: Sequence[EvalRun], path: Path) -> list[Path]:
 
 def _dots(axes: Any, name: str, found: Sequence[Any], number: int, shift: float) -> None:
     places = [i for i, summary in enumerate(found) if summary is not None and summary.success]
-    values: list[Measure] = [found[i].success for i in places]
+    ends = _ends([found[i].success for i in places])
     axes.errorbar(
-        [m.value for m in values],
+        [value for value, _, _ in ends],
         [i + shift for i in places],
-        xerr=_errors(values),
+        xerr=[
+            [max(0.0, value - low) for value, low, _ in ends],
+            [max(0.0, high - value) for value, _, high in ends],
+        ],
         fmt="o",
         ms=4,
         lw=1.2,
@@ -390,25 +389,20 @@ def _dots(axes: Any, name: str, found: Sequence[Any], number: int, shift: float)
 def _passes(axes: Any, runs: Sequence[EvalRun], summaries: Sequence[Any], most: int) -> None:
     for number, found in enumerate(summaries):
         for place, (env, summary) in enumerate(found.items()):
-            measures: list[Measure] = list(summary.pass_at.values())
             colour = COLOURS[number % len(COLOURS)]
             ks = list(summary.pass_at)
-            lows = [m.interval[0] if m.interval else m.value for m in measures]
-            highs = [m.interval[1] if m.interval else m.value for m in measures]
-            axes.fill_between(ks, lows, highs, color=colour, alpha=0.1, lw=0)
-            axes.plot(ks, [m.value for m in measures], DASHES[place % len(DASHES)], color=colour)
+            ends = np.array(_ends(summary.pass_at.values())).reshape(-1, 3)
+            axes.fill_between(ks, ends[:, 1], ends[:, 2], color=colour, alpha=0.1, lw=0)
+            axes.plot(ks, ends[:, 0], DASHES[place % len(DASHES)], color=colour)
             if ks and number == 0:
                 axes.plot([], [], DASHES[place % len(DASHES)], color="0.4", label=env)
     axes.set(xlabel="attempts k", ylabel="pass@k", ylim=(-0.02, 1.02), xlim=(0.9, most + 0.1))
     axes.legend(fontsize=7, frameon=False)
 
 
-def _errors(values: Sequence[Measure]) -> list[list[float]]:
-    ends = [(m.value, *(m.interval or (m.value, m.value))) for m in values]
-    return [
-        [max(0.0, value - low) for value, low, _ in ends],
-        [max(0.0, high - value) for value, _, high in ends],
-    ]
+def _ends(found: Iterable[Measure]) -> list[tuple[float, float, float]]:
+    """Return each value with the low and the high end of its interval, if need be itself."""
+    return [(m.value, *(m.interval or (m.value, m.value))) for m in found]
 
 
 def _finish(figure: Any, axes: Any, runs: Sequence[EvalRun]) -> None:

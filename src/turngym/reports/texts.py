@@ -7,6 +7,8 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
+from typing import Any
 
 from turngym.check_report import CheckReport, CheckResult
 from turngym.rollouts.evaluation.statistics import Estimate, Measure
@@ -56,6 +58,18 @@ def interval_columns(found: Mapping[str, Measure | Estimate | None]) -> dict[str
     for name, one in found.items():
         row[name], row[f"{name}_low"], row[f"{name}_high"] = one.to_json() if one else [None] * 3
     return row
+
+
+def write_tables(
+    stem: Path, content: Mapping[str, Any], rows: Sequence[Mapping[str, object]], page: str
+) -> Path:
+    """Write JSON, CSV of ``rows`` and a Markdown ``page`` beside each other; return the last."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    stem.with_suffix(".json").write_text(text, encoding="utf-8")
+    stem.with_suffix(".csv").write_text(csv_text(rows), encoding="utf-8")
+    file = stem.with_suffix(".md")
+    file.write_text(page, encoding="utf-8")
+    return file
 
 
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:

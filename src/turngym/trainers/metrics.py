@@ -10,7 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,16 +146,6 @@ def evaluation_metrics(prefix: str, found: Evaluation) -> dict[str, float]:
         "faults": float(found.faults),
     }
     return {f"{prefix}/{name}": value for name, value in values.items() if value is not None}
-
-
-class MetricsLogger(Protocol):
-    """Receives the numbers of one step."""
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write ``metrics``; a value that is not finite is left out."""
-
-    def close(self) -> None:
-        """Write what is pending. Safe to call twice."""
 
 
 class JsonLinesLogger:

@@ -52,7 +52,11 @@ class TrainingSample:
     them of all; see ``Routing``."""
 
     def __post_init__(self) -> None:
-        shapes = {array.shape for array in self._arrays()}
+        arrays = (
+            *(self.token_ids, self.loss_mask, self.turn_ids),
+            *(self.behaviour_logprobs, self.advantages, self.policy_versions),
+        )
+        shapes = {array.shape for array in arrays}
         if len(shapes) != 1 or self.token_ids.ndim != 1:
             raise ValueError(f"TrainingSample arrays must share one shape [L], got {shapes}")
         if self.loss_mask.size and self.loss_mask[0]:
@@ -65,16 +69,6 @@ class TrainingSample:
             raise ValueError(
                 f"TrainingSample: experts of {len(self.routing)} tokens, not {self.token_ids.size}"
             )
-
-    def _arrays(self) -> tuple[NDArray[np.generic], ...]:
-        return (
-            self.token_ids,
-            self.loss_mask,
-            self.turn_ids,
-            self.behaviour_logprobs,
-            self.advantages,
-            self.policy_versions,
-        )
 
     @property
     def num_action_tokens(self) -> int:

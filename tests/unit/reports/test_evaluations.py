@@ -9,9 +9,15 @@ import pytest
 from helpers.trajectories import episode
 from turngym.cli.main import main
 from turngym.errors import ConfigError
-from turngym.reports.evaluations import EvalRun, compare_runs, find_evaluations, markdown
-from turngym.reports.evaluations import csv_of as csv_text
+from turngym.reports.evaluations import (
+    EvalRun,
+    compare_runs,
+    find_evaluations,
+    flat_rows,
+    markdown,
+)
 from turngym.reports.tables import draw_evaluations
+from turngym.reports.texts import csv_text
 from turngym.rollouts.evaluation.folder import EvalFolder
 from turngym.rollouts.evaluation.rows import row_of
 from turngym.tasks.base import procedural_task
@@ -114,7 +120,7 @@ def test_an_unfinished_run_is_told_as_such(tmp_path: Path, capsys: pytest.Captur
 
 def test_tables_hold_every_number_with_its_interval(tmp_path: Path):
     [run] = found(write(tmp_path / "run", [[1, 0], [0, None], [1, 1]]))
-    [row] = csv.DictReader(io.StringIO(csv_text([run])))
+    [row] = csv.DictReader(io.StringIO(csv_text(flat_rows([run]))))
     assert (row["episodes"], row["tasks"], row["solved"], row["faults"]) == ("6", "3", "3", "1")
     assert float(row["success"]) == pytest.approx(3 / 5)
     assert float(row["pass_at_2"]) == pytest.approx(1.0)

@@ -26,8 +26,8 @@ from turngym.trainers.update.forward import (
     BodyWithHead,
     check_packing,
     micro_batches,
+    read_tokens,
     score,
-    token_logprobs,
 )
 from turngym.trainers.update.learner import TorchLearner
 
@@ -73,7 +73,7 @@ def test_recomputing_reads_each_layer_twice_and_only_for_gradients() -> None:
     model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: seen.append(1))
     token_ids, masks = sequences(9)
     [batch] = micro_batches(token_ids, masks, max_tokens=64, device=CPU)
-    token_logprobs(model, batch)[0].sum().backward()
+    read_tokens(model, batch)[0].sum().backward()
     assert len(seen) == 2
     score(model, token_ids, masks, max_tokens=64)
     assert len(seen) == 3

@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from helpers import models
 from turngym.trainers.update import forward
-from turngym.trainers.update.compute import Alone
-from turngym.trainers.update.forward import MicroBatch, micro_batches, score, token_logprobs
+from turngym.trainers.update.compute import Ranks
+from turngym.trainers.update.forward import MicroBatch, micro_batches, read_tokens, score
 
 CPU = torch.device("cpu")
 
@@ -61,7 +61,7 @@ def test_entropies_are_those_of_the_predicting_position() -> None:
     model = models.model()
     token_ids, masks = batch(8)
     [micro] = micro_batches(token_ids, masks, max_tokens=64, device=CPU)
-    _, entropies = token_logprobs(model, micro)
+    _, entropies = read_tokens(model, micro)
     table = plain(model, token_ids[0])
     wanted = [-(table[t - 1].exp() * table[t - 1]).sum().item() for t in np.flatnonzero(masks[0])]
     assert entropies.tolist() == pytest.approx(wanted, abs=1e-5)
@@ -71,7 +71,7 @@ def test_entropies_are_those_of_the_predicting_position() -> None:
 def test_entropies_carry_gradients_only_when_asked_to(asked: bool) -> None:
     token_ids, masks = batch(8)
     [micro] = micro_batches(token_ids, masks, max_tokens=64, device=CPU)
-    _, entropies = token_logprobs(models.model(), micro, entropy_gradient=asked)
+    _, entropies = read_tokens(models.model(), micro, entropy_gradient=asked)
     assert entropies.requires_grad is asked
 
 
@@ -122,7 +122,7 @@ def test_micro_batches_hold_every_sequence_once_within_the_budget() -> None:
 
 
 @dataclass
-class Rank(Alone):
+class Rank(Ranks):
     """One of three."""
 
     number: int
@@ -210,7 +210,7 @@ def measured(model: Any, *, entropy_gradient: bool) -> tuple[Any, ...]:
     [micro] = micro_batches(token_ids, masks, max_tokens=1000, device=CPU)
     model.zero_grad()
     with Largest(model.config) as seen:
-        logprobs, entropies = token_logprobs(
+        logprobs, entropies = read_tokens(
             model, micro, temperature=0.7, entropy_gradient=entropy_gradient
         )
         total = (logprobs * torch.linspace(-1, 2, len(logprobs))).sum()

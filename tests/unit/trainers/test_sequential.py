@@ -18,22 +18,22 @@ from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
 from turngym.trainers.update.learner import Scores, TorchLearner
-from turngym.trainers.update.sequential import turn_row, update_last_turn_first
+from turngym.trainers.update.sequential import LastTurnFirstLearner, turn_row
 
 SAMPLES = random_samples(models.model(), count=6)
 LOSS = LossConfig(ratio_level="sequence_geo", aggregation="seq_mean_token_mean")
 
 
-def learner(**config: float | str) -> TorchLearner:
+def learner(kind: type[TorchLearner] = LastTurnFirstLearner, **config: float | str) -> TorchLearner:
     settings = LearnerConfig(**{"lr": 1e-3, **config})  # type: ignore[arg-type]
-    return TorchLearner(copy.deepcopy(models.model()), settings, LOSS, total_updates=4)
+    return kind(copy.deepcopy(models.model()), settings, LOSS, total_updates=4)
 
 
 def weights(made: TorchLearner) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in made.model.parameters()])
 
 
-class Recorder(TorchLearner):
+class Recorder(LastTurnFirstLearner):
     """Moves log-probs as it is told, instead of training, and keeps what it was to train on."""
 
     def __init__(self, moves: dict[tuple[int, int], float]) -> None:
@@ -81,7 +81,7 @@ def test_advantages_follow_the_published_weights(reordered: bool) -> None:
         episode([0, -1, 1, 1, -1, 2], index=1, advantage=-Z),
     ]
     made = Recorder(MOVES)
-    metrics = update_last_turn_first(made, batch[::-1] if reordered else batch)
+    metrics = made.update(batch[::-1] if reordered else batch)
     assert [int(p[0].turn_ids.max()) for p in made.passes] == [2, 1, 0]
     for number, wanted in enumerate([(0.7071, -0.7071), (0.8485, -0.5789), (0.8485, -0.5966)]):
         assert made.advantages(number) == pytest.approx(dict(enumerate(wanted)), abs=1e-4)
@@ -96,7 +96,7 @@ def test_the_weight_follows_the_mean_over_a_turns_tokens() -> None:
         episode([0, 1], index=1, advantage=1.0),
     ]
     made = Recorder({(0, 1): 0.1, (1, 1): 0.1})
-    update_last_turn_first(made, batch)
+    made.update(batch)
     assert made.advantages(1) == pytest.approx(dict.fromkeys((0, 1), np.exp(0.1)), rel=1e-5)
 
 
@@ -106,7 +106,7 @@ def test_an_episode_that_ended_earlier_waits_with_weight_one_for_its_own_last_tu
         episode([0], index=1, advantage=1.0),
     ]
     made = Recorder({(0, 2): 0.1, (0, 1): 0.05})
-    update_last_turn_first(made, batch)
+    made.update(batch)
     assert made.advantages(2) == pytest.approx({0: np.exp(0.15), 1: 1.0}, rel=1e-5)
     assert [len(p) for p in made.passes] == [1, 1, 2]
     assert [p[0].weight for p in made.passes] == [0.5, 0.5, 1.0]
@@ -124,7 +124,7 @@ def test_a_row_holds_one_turn_and_ends_with_it() -> None:
 def test_each_turn_is_measured_from_the_policy_that_the_later_ones_left() -> None:
     """One pass after the other by hand gives the same weights of the model."""
     found = learner()
-    update_last_turn_first(found, SAMPLES)
+    found.update(SAMPLES)
     wanted, factors = learner(), [1.0] * len(SAMPLES)
     for turn in (1, 0):
         rows = [
@@ -149,8 +149,8 @@ def test_episodes_of_one_turn_are_updated_as_ever() -> None:
         )
         for s in SAMPLES
     ]
-    one, other = learner(), learner()
-    wanted, found = one.update(single), update_last_turn_first(other, single)
+    one, other = learner(TorchLearner), learner()
+    wanted, found = one.update(single), other.update(single)
     torch.testing.assert_close(weights(other), weights(one), atol=1e-6, rtol=0)
     assert wanted.keys() <= found.keys()
     for name in wanted:
@@ -159,8 +159,8 @@ def test_episodes_of_one_turn_are_updated_as_ever() -> None:
 
 def test_all_passes_of_an_update_are_at_one_place_of_the_schedule() -> None:
     made = learner(lr_schedule="cosine", lr=4e-3)
-    rates = [update_last_turn_first(made, SAMPLES)["train/learning_rate"] for _ in range(4)]
-    plain = learner(lr_schedule="cosine", lr=4e-3)
+    rates = [made.update(SAMPLES)["train/learning_rate"] for _ in range(4)]
+    plain = learner(TorchLearner, lr_schedule="cosine", lr=4e-3)
     assert rates == [plain.update(SAMPLES)["train/learning_rate"] for _ in range(4)]
     assert made.optimizer.steps == plain.optimizer.steps == 4
 
@@ -172,21 +172,21 @@ def test_segments_are_updated_like_whole_episodes() -> None:
         for turn in (0, 1)
     ]
     one, other = learner(), learner()
-    update_last_turn_first(one, SAMPLES)
-    update_last_turn_first(other, cut)
+    one.update(SAMPLES)
+    other.update(cut)
     torch.testing.assert_close(weights(other), weights(one), atol=1e-6, rtol=0)
 
 
 def test_turn_by_turn_updates_are_taken_up_to_the_bit() -> None:
     straight, first = learner(), learner()
     for _ in range(3):
-        update_last_turn_first(straight, SAMPLES)
-    update_last_turn_first(first, SAMPLES)
+        straight.update(SAMPLES)
+    first.update(SAMPLES)
     second = learner()
     second.model.load_state_dict(first.model.state_dict())
     second.load_state(first.state(), updates=first.updates, steps=first.optimizer.steps)
     for _ in range(2):
-        update_last_turn_first(second, SAMPLES)
+        second.update(SAMPLES)
     assert torch.equal(weights(second), weights(straight))
 
 
@@ -194,6 +194,6 @@ def test_nothing_to_learn_changes_nothing_but_counts() -> None:
     made = learner()
     before = weights(made)
     for batch in ([], [replace(SAMPLES[0], weight=0.0)]):
-        assert update_last_turn_first(made, batch)["train/tokens"] == 0
+        assert made.update(batch)["train/tokens"] == 0
     assert made.updates == 2
     assert torch.equal(weights(made), before)

@@ -91,7 +91,8 @@ class Library:
         """
         if not 0 <= number < len(self.places):
             raise IndexError(f"there is no episode {number}")
-        content: Json = json.loads(self._line(self.places[number]))
+        [line] = self._lines([self.places[number]])
+        content: Json = json.loads(line)
         for name in ("env_seed", "policy_seed"):
             content[name] = str(content[name])
         return content
@@ -102,7 +103,7 @@ class Library:
         escaped = json.dumps(wanted, ensure_ascii=False)[1:-1]
         return [
             number
-            for number, line in enumerate(self._all_lines())
+            for number, line in enumerate(self._lines(list(self.places)))
             if escaped in line.decode(errors="replace").lower()
             and any(wanted in said.lower() for said in texts(json.loads(line)))
         ]
@@ -120,13 +121,8 @@ class Library:
         stats = [(path, path.stat()) for path in sources_of(self.run)]
         return tuple((str(path), s.st_ino, s.st_size, s.st_mtime_ns) for path, s in stats)
 
-    def _line(self, place: Place) -> bytes:
-        with self.sources[place.source].open("rb") as file:
-            file.seek(place.start)
-            return file.read(place.length)
-
-    def _all_lines(self) -> Iterator[bytes]:
-        for source, places in groupby(list(self.places), key=lambda place: place.source):
+    def _lines(self, wanted: Sequence[Place]) -> Iterator[bytes]:
+        for source, places in groupby(wanted, key=lambda place: place.source):
             with self.sources[source].open("rb") as file:
                 for place in places:
                     file.seek(place.start)

@@ -287,10 +287,6 @@ class Viewer:
         )
         return (head + "</body></html>\n").encode(), policy
 
-    def about(self) -> dict[str, Any]:
-        """Return what stands around the episodes."""
-        return describe(self.scan.library)
-
     def index(self, seen: int) -> dict[str, Any]:
         """Return the rows after the first ``seen``."""
         scan = self.scan
@@ -343,7 +339,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, parts: list[str], query: dict[str, str]) -> None:
         viewer = self.viewer
         calls: dict[tuple[str, ...], Callable[[], Any]] = {
-            ("api", "about"): viewer.about,
+            ("api", "about"): lambda: describe(viewer.scan.library),
             ("api", "index"): lambda: viewer.index(int(query["seen"])),
             ("api", "search"): lambda: viewer.scan.library.search(query["text"]),
         }

@@ -272,12 +272,6 @@ class Selection(Protocol):
     def replay(self, step: int, groups: Sequence[ReadyGroup]) -> Sequence[ReadyGroup]:
         """Return groups of the past to train on besides ``groups``."""
 
-    def state(self) -> dict[str, Any]:
-        """Return what a resumed run must know, as JSON values."""
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``state`` returned."""
-
 
 class UniformSelection:
     """Every task in turn, groups of one size, everything is kept. Base class for others.

@@ -74,10 +74,11 @@ class CreditContext:
             args: Of the function.
             kwargs: Of the function.
         """
-        from turngym.trainers.update.compute import scorer_of  # loads torch
+        from turngym.trainers.update.compute import ALONE  # loads torch
 
-        scorer = self.scorer or scorer_of(self.model)
-        return scorer(function, *args, **kwargs)
+        if self.scorer is not None:
+            return self.scorer(function, *args, **kwargs)
+        return function(self.model, *args, ranks=ALONE, **kwargs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -151,8 +152,18 @@ class TurnBatch:
     @property
     def outcome_B(self) -> FloatArray:
         """Undiscounted sum of the environment's rewards."""
-        sums_B = np.bincount(self.episode_N, self.reward_N, minlength=len(self.episodes))
+        return self.sums(self.reward_N)
+
+    def sums(self, values_N: NDArray[Any]) -> FloatArray:
+        """Return the sum of ``values_N`` over the turns of each episode, shape [B]."""
+        sums_B = np.bincount(self.episode_N, values_N, minlength=len(self.episodes))
         return sums_B.astype(np.float64)
+
+    def counts(self, unit: str) -> FloatArray:
+        """Return how often each turn counts where what counts once is a ``unit``, shape [N]."""
+        if unit in ("token", "length"):
+            return self.tokens_N.astype(np.float64)
+        return np.where((self.turn_N == 0) | (unit == "turn"), 1.0, 0.0)
 
     def split(self, values_N: NDArray[np.generic]) -> list[FloatArray]:
         """Return ``values_N`` as one array [T] per episode."""
@@ -189,6 +200,11 @@ class RewardComponent:
     values_N: FloatArray
     has_value_N: NDArray[np.bool_]
     """False where the source has no value for the turn; ``values_N`` is 0 there."""
+
+    @classmethod
+    def everywhere(cls, values_N: FloatArray) -> RewardComponent:
+        """Return a component with a value on every turn."""
+        return cls(values_N=values_N, has_value_N=np.ones(values_N.shape, dtype=np.bool_))
 
     @classmethod
     def where_finite(cls, values_N: FloatArray) -> RewardComponent:
@@ -351,6 +367,14 @@ class CreditMethod(Protocol):
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned; the next ``assign`` goes on to the bit."""
+
+
+def advantage_metrics(values: FloatArray) -> dict[str, float]:
+    """Return ``credit/*`` of some advantages, of any shape."""
+    return {
+        "credit/advantage_mean": float(values.mean()),
+        "credit/advantage_std": float(values.std()),
+    }
 
 
 def joined(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

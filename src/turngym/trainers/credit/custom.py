@@ -59,14 +59,13 @@ def imported(config: CustomReward | CustomAdvantage) -> Any:  # of the user's ow
     found = import_attribute(_kind(config), config.function)
     if not callable(found):
         raise ConfigError(
-            f"{_kind(config)} {config.function!r}: wanted a function or a class, "
-            f"found a {type(found).__name__}"
+            f"{_named(config)}: wanted a function or a class, found a {type(found).__name__}"
         )
     given = [None] if isinstance(config, CustomReward) else [None, None]
     try:
         inspect.signature(found).bind(*given, **config.settings)
     except TypeError as error:
-        raise ConfigError(f"{_kind(config)} {config.function!r}, settings: {error}") from None
+        raise ConfigError(f"{_named(config)}, settings: {error}") from None
     except ValueError:  # some of C do not say what they take
         pass
     return found
@@ -117,7 +116,7 @@ def _boundary(config: CustomReward | CustomAdvantage) -> Iterator[None]:
     except TurnGymError:
         raise
     except (Exception, SystemExit) as error:
-        what = f"{_kind(config)} {config.function!r}: {describe(error)}"
+        what = f"{_named(config)}: {describe(error)}"
         raise TrainingError(what) from error
 
 
@@ -125,7 +124,7 @@ def _check_methods(config: CustomReward | CustomAdvantage, made: object, contrac
     wanted = (name for name in vars(contract) if not name.startswith("_"))
     if missing := [name for name in wanted if not hasattr(made, name)]:
         raise ConfigError(
-            f"{_kind(config)} {config.function!r}: lacks {', '.join(missing)} of "
+            f"{_named(config)}: lacks {', '.join(missing)} of "
             f"{contract.__module__}.{contract.__name__}"
         )
 
@@ -145,8 +144,7 @@ class _FunctionSource(StatelessSource[CustomReward]):
                     _one_per_turn(part_N, turns, self._config)
                 return {"custom": found}
             values_N = _one_per_turn(found, turns, self._config)
-        has_value_N = np.ones(len(values_N), np.bool_)
-        return {"custom": RewardComponent(values_N=values_N, has_value_N=has_value_N)}
+        return {"custom": RewardComponent.everywhere(values_N)}
 
 
 class _FunctionCredit:
@@ -205,7 +203,7 @@ class _Own:
     def _wanted(self, found: Any, wanted: type, method: str) -> Any:  # the user's may be anything
         if not isinstance(found, wanted):
             raise ConfigError(
-                f"{_kind(self._config)} {self._config.function!r}: {method} gave a "
+                f"{_named(self._config)}: {method} gave a "
                 f"{type(found).__name__}, wanted a {wanted.__name__}"
             )
         return found
@@ -248,7 +246,7 @@ def _one_per_turn(
     values = np.asarray(found, dtype=np.float64)
     if values.shape != turns.turn_N.shape:
         raise ConfigError(
-            f"{_kind(config)} {config.function!r}: returned shape {values.shape}, wanted one value "
+            f"{_named(config)}: returned shape {values.shape}, wanted one value "
             f"per turn, {turns.turn_N.shape}"
         )
     return values
@@ -256,3 +254,7 @@ def _one_per_turn(
 
 def _kind(config: CustomReward | CustomAdvantage) -> str:
     return "custom reward" if isinstance(config, CustomReward) else "custom advantage"
+
+
+def _named(config: CustomReward | CustomAdvantage) -> str:
+    return f"{_kind(config)} {config.function!r}"

@@ -41,17 +41,13 @@ class WarmUp:
         self._judged = np.zeros((0, 2))
         """Prediction and outcome of the newest judgements, shape [M, 2]."""
         self._num_judged = 0
-        self._waits = config.warmup_until is not None
+        self.waits = config.warmup_until is not None
+        """Whether ``end_update`` has a use for judgements."""
 
     @property
     def is_over(self) -> bool:
         """Whether the policy may learn."""
-        return not self._waits and self.updates >= self._config.warmup_updates
-
-    @property
-    def judges(self) -> bool:
-        """Whether ``end_update`` has a use for judgements."""
-        return self._waits
+        return not self.waits and self.updates >= self._config.warmup_updates
 
     @property
     def learns(self) -> bool:
@@ -83,7 +79,7 @@ class WarmUp:
         self._num_judged += len(outcome_M)
         label, measure = self._measure
         found = measure(*self._judged.T)
-        if self._waits:
+        if self.waits:
             self._stop_waiting(found)
         if not self._num_judged:
             return {}
@@ -103,13 +99,13 @@ class WarmUp:
                 "policy learns from it all the same",
                 *(self._name, self._measure[0].replace("_", " "), found, self.updates, wanted),
             )
-        self._waits = not (is_good or is_late)
+        self.waits = not (is_good or is_late)
 
     def state(self) -> dict[str, Tensor]:
         """Return how far it is."""
         return {
             "judged": torch.from_numpy(self._judged.copy()),
-            "explored": torch.tensor([self._num_judged, self._waits]),
+            "explored": torch.tensor([self._num_judged, self.waits]),
             "updates": torch.tensor(self.updates),
         }
 
@@ -117,7 +113,7 @@ class WarmUp:
         """Restore what ``state`` returned."""
         self._judged = tensors["judged"].numpy()
         explored, waits = tensors["explored"].tolist()
-        self._num_judged, self._waits = explored, bool(waits)
+        self._num_judged, self.waits = explored, bool(waits)
         self.updates = int(tensors["updates"].item())
 
 

@@ -28,18 +28,16 @@ from turngym.errors import TrainingError, TurnGymError
 from turngym.trainers.distributed.launch import JOINED, check_size
 from turngym.trainers.distributed.sharding import (
     broadcast,
-    check_shards,
     empty_models,
     shard,
     without_weights,
 )
-from turngym.trainers.update.compute import place
+from turngym.trainers.settings.optimizer import LearnerConfig
+from turngym.trainers.update.compute import Ranks, place
 from turngym.trainers.update.forward import check_packing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from turngym.trainers.settings.optimizer import LearnerConfig
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -56,8 +54,8 @@ class RankError(TrainingError):
     """An error on one rank, as the others know it."""
 
 
-class Group:
-    """The ranks of a learner, from inside one of them. A ``Ranks``.
+class Group(Ranks):
+    """The ranks of a learner, from inside one of them.
 
     Args:
         config: Says how many there are, and what they compute on.
@@ -72,6 +70,8 @@ class Group:
         self.trainer: Any = None
         """What every rank trains with."""
         self._config = config
+        self._sources: Mapping[str, PreTrainedModel] | None = None
+        """Models with the weights to spread, on the first rank."""
         self._lock = Lock()
         self._is_in_step = True
         backend = "gloo"
@@ -107,14 +107,6 @@ class Group:
             rank, name = failed[0]
             raise RankError(f"rank {rank} of the learner: {name}") from own
 
-    def check(self, model: PreTrainedModel) -> None:
-        """Make sure that a model can be spread.
-
-        Raises:
-            ConfigError: It has no layers that ``transformers`` marks as such.
-        """
-        check_shards(model)
-
     def begin(self, make: Callable[..., Any], models: Mapping[str, PreTrainedModel]) -> None:
         """Spread copies of ``models``, and make every rank's trainer of them; rank 0 calls it.
 
@@ -123,7 +115,8 @@ class Group:
                 with ``ranks``.
             models: Whole; they stay as they are.
         """
-        self._lead(Group.take_on, make, without_weights(models), sources=models)
+        self._sources = models
+        self.run(Group.take_on, make, without_weights(models))
 
     def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Return ``function(group, *args, **kwargs)`` of rank 0, when all ranks are done.
@@ -131,7 +124,23 @@ class Group:
         Raises:
             TrainingError: As the function, or a rank is gone.
         """
-        return self._lead(function, *args, **kwargs)
+        # A thread may update while another one saves; ranks do one thing at a time.
+        with self._lock:
+            if not self._is_in_step:
+                raise RankError(_LOST)
+            self._is_in_step = False
+            try:
+                self._send((function, args, kwargs))
+                result = function(self, *args, **kwargs)
+            except TurnGymError:
+                self._is_in_step = True  # raised by all ranks, at one place
+                raise
+            except RuntimeError as error:
+                if _is_loss(error):
+                    raise RankError(_LOST) from error
+                raise
+            self._is_in_step = True
+            return result
 
     def obey(self) -> NoReturn:
         """Do what rank 0 says until it says no more, and end this process; for the other ranks.
@@ -163,26 +172,6 @@ class Group:
                 self._send(None)
             dist.destroy_process_group()
 
-    def _lead(self, function: Callable[..., T], *args: Any, sources: Any = None, **kw: Any) -> T:
-        # A thread may update while another one saves; ranks do one thing at a time.
-        with self._lock:
-            if not self._is_in_step:
-                raise RankError(_LOST)
-            self._is_in_step = False
-            try:
-                self._send((function, args, kw))
-                own = kw if sources is None else {**kw, "sources": sources}
-                result = function(self, *args, **own)
-            except TurnGymError:
-                self._is_in_step = True  # raised by all ranks, at one place
-                raise
-            except RuntimeError as error:
-                if _is_loss(error):
-                    raise RankError(_LOST) from error
-                raise
-            self._is_in_step = True
-            return result
-
     def _send(self, command: object) -> None:
         dist.broadcast_object_list([command], src=0, group=self.control)
 
@@ -191,17 +180,17 @@ class Group:
         dist.broadcast_object_list(box, src=0, group=self.control)
         return box[0]
 
-    def take_on(self, make: Callable[..., Any], content: bytes, sources: Any = None) -> None:
+    def take_on(self, make: Callable[..., Any], content: bytes) -> None:
         """Make this rank's trainer.
 
         Args:
             make: Builds it from the models, by their names, and ``ranks``.
             content: The models without weights; they are filled, placed and sharded here.
-            sources: Their weights by the same names, on the first rank; None elsewhere.
         """
         self.trainer = None  # what the last one held goes first
         models = empty_models(content)
-        broadcast(models, sources, self.control)
+        broadcast(models, self._sources, self.control)
+        self._sources = None
         for model in models.values():
             place(model, self._config, move=False)
             shard(model, self._mesh, offload=self._config.offload)

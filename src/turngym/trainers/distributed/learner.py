@@ -95,7 +95,7 @@ class SpreadTrainer:
 
 
 class LearnerGroup(SpreadTrainer):
-    """A ``Learner`` whose weights, gradients and moments are spread over ranks."""
+    """A ``TorchLearner`` whose weights, gradients and moments are spread over ranks."""
 
     @property
     def updates(self) -> int:
@@ -103,7 +103,7 @@ class LearnerGroup(SpreadTrainer):
         return int(self._group.trainer.updates) if self._has_begun else 0
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
-        """Change the weights once for a batch of episodes; see ``Learner``."""
+        """Change the weights once for a batch of episodes; see ``TorchLearner``."""
         metrics = self._changed(_call, "update", samples)
         self.catch_up()
         return metrics

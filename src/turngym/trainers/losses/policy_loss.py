@@ -27,10 +27,7 @@ from turngym.trainers.losses.surrogates import (
     MAX_LOG_RATIO,
     SURROGATES,
     SurrogateInputs,
-    flat,
     level_log_ratios,
-    sequence_ids,
-    unflat,
     with_token_gradients,
 )
 from turngym.trainers.samples import TrainingSample
@@ -160,62 +157,29 @@ def kl_estimate(
     return estimates_N
 
 
-def token_log_ratios(
-    policy_logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, config: LossConfig
-) -> Tensor:
+def token_log_ratios(tokens: TokenTerms | SurrogateInputs, config: LossConfig) -> Tensor:
     """Return the tokens' own log-ratios to the old policy, [N], clipped where the surrogate clips.
 
     Only ``log_clip_geo`` clips before it averages: positive advantages from above, negative ones
     from below. A clipped log-ratio has no gradient.
 
     Args:
-        policy_logprobs_N: Under the policy that is trained, with gradient.
-        old_logprobs_N: Denominator of the ratio.
-        advantages_N: Their signs say on which side a token is clipped.
+        tokens: The signs of their advantages say on which side each is clipped.
         config: Holds the surrogate.
 
     Source:
         GMPO, arXiv:2507.20673.
     """
-    gaps_N = policy_logprobs_N - old_logprobs_N
+    gaps_N = tokens.policy_logprobs - tokens.old_logprobs
     if not isinstance(config.surrogate, LogClipGeo):
         return gaps_N
     capped_N = gaps_N.clamp(max=config.surrogate.clip_high)
     raised_N = gaps_N.clamp(min=-config.surrogate.clip_low)
-    return torch.where(advantages_N > 0, capped_N, raised_N)
-
-
-def episode_log_ratios(
-    samples: Sequence[TrainingSample],
-    policy_logprobs: Sequence[NDArray[np.floating]],
-    old_logprobs: Sequence[NDArray[np.floating]],
-    config: LossConfig,
-) -> list[NDArray[np.float64]]:
-    """Return what ``level_log_ratios`` gives when it sees the whole batch at once.
-
-    For episodes in several samples, which micro-batches may tear apart.
-
-    Args:
-        samples: Every sample of the episodes.
-        policy_logprobs: Of the policy as it is now, one array [L] per sample.
-        old_logprobs: Denominators, one array [L] per sample.
-        config: Level and surrogate.
-
-    Returns:
-        One array [L] per sample, 0 where ``loss_mask`` is False.
-    """
-    own_N = token_log_ratios(
-        flat(policy_logprobs, samples),
-        flat(old_logprobs, samples),
-        flat([s.advantages for s in samples], samples),
-        config,
-    )
-    values_N = level_log_ratios(own_N, flat(sequence_ids(samples), samples), config.ratio_level)
-    return unflat(values_N, samples)
+    return torch.where(tokens.advantages > 0, capped_N, raised_N)
 
 
 def _log_ratios(terms: TokenTerms, config: LossConfig) -> Tensor:
-    own_N = token_log_ratios(terms.policy_logprobs, terms.old_logprobs, terms.advantages, config)
+    own_N = token_log_ratios(terms, config)
     if config.ratio_level == "token":
         return own_N
     if terms.sequence_log_ratios is not None:
@@ -337,27 +301,6 @@ def solve_clip_bounds(clip: PpoClip, log_ratios_N: Tensor, advantages_N: Tensor)
     return clip.model_copy(update={"clip_low": low, "clip_high": high})
 
 
-def with_solved_bounds(
-    loss: LossConfig,
-    clip: PpoClip,
-    samples: Sequence[TrainingSample],
-    current: Sequence[NDArray[np.floating]],
-    old: Sequence[NDArray[np.floating]],
-) -> LossConfig:
-    """Return the loss with the clip bounds that suit the samples of one optimizer step.
-
-    Args:
-        loss: The settings.
-        clip: Its surrogate.
-        samples: All of the step.
-        current: Log-probs under the policy in training, one array [L] per sample.
-        old: The same under the old policy.
-    """
-    gaps_N = flat(current, samples) - flat(old, samples)
-    solved = solve_clip_bounds(clip, gaps_N, flat([s.advantages for s in samples], samples))
-    return loss.model_copy(update={"surrogate": solved})
-
-
 def covariant_tokens(
     inputs: SurrogateInputs, config: LossConfig, rng: np.random.Generator
 ) -> Tensor:
@@ -381,33 +324,6 @@ def covariant_tokens(
     places = rng.permutation(inside_N.nonzero().flatten().numpy())[:count]
     held_N[torch.from_numpy(places)] = True
     return held_N
-
-
-def held_back_tokens(
-    loss: LossConfig,
-    samples: Sequence[TrainingSample],
-    current: Sequence[NDArray[np.floating]],
-    old: Sequence[NDArray[np.floating]],
-    rng: np.random.Generator,
-) -> list[NDArray[np.bool_]]:
-    """Return which tokens of one optimizer step are held back, one array [L] per sample.
-
-    Args:
-        loss: Its ``covariance`` says which.
-        samples: All of the step.
-        current: Log-probs under the policy in training, one array [L] per sample.
-        old: The same under the old policy.
-        rng: As of ``covariant_tokens``.
-    """
-    current_N, old_N = flat(current, samples), flat(old, samples)
-    inputs = SurrogateInputs(
-        log_ratios=current_N - old_N,
-        policy_logprobs=current_N,
-        old_logprobs=old_N,
-        advantages=flat([s.advantages for s in samples], samples),
-    )
-    held_N = covariant_tokens(inputs, loss, rng)
-    return [found > 0 for found in unflat(held_N, samples)]
 
 
 def second_moment_bound(log_ratios_N: Tensor, advantages_N: Tensor, budget: float) -> float:

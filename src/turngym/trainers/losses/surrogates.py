@@ -128,11 +128,6 @@ def unflat(values_N: Tensor, samples: Sequence[TrainingSample]) -> list[NDArray[
     return results
 
 
-def has_split_episodes(samples: Sequence[TrainingSample]) -> bool:
-    """Say whether an episode of the batch is there in several samples."""
-    return len({sample.trajectory for sample in samples}) < len(samples)
-
-
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to this before ``exp``; a clamped one has no gradient."""
 MAX_WEIGHT = 20.0
@@ -152,6 +147,22 @@ class SurrogateInputs:
     advantages: Tensor
     start_values: Tensor | None = None
     """At the first token of an attempt the value of its task, with gradient; 0 at the others."""
+
+    @classmethod
+    def of(
+        cls,
+        samples: Sequence[TrainingSample],
+        current: Sequence[NDArray[np.floating]],
+        old: Sequence[NDArray[np.floating]],
+    ) -> SurrogateInputs:
+        """Return all tokens of ``samples``, without gradient; log-probs are one array [L] each."""
+        current_N, old_N = flat(current, samples), flat(old, samples)
+        return cls(
+            log_ratios=current_N - old_N,
+            policy_logprobs=current_N,
+            old_logprobs=old_N,
+            advantages=flat([s.advantages for s in samples], samples),
+        )
 
     @property
     def ratios(self) -> Tensor:

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from turngym.trainers.losses.surrogates import flat, unflat
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.corrections import EntropyShaping, TokenSelection
 from turngym.trainers.settings.loss import LossConfig
@@ -130,13 +132,11 @@ def selected_tokens(
         entropies: Of the distributions the tokens were sampled from, one array [L] per sample.
         config: What is selected.
     """
-    score_N = np.concatenate(
-        [h[s.loss_mask] for s, h in zip(samples, entropies, strict=True)], dtype=np.float64
-    )
+    score_N = flat(entropies, samples).double().numpy()
     if config.score == "advantage_entropy":
-        score_N *= np.abs(np.concatenate([s.advantages[s.loss_mask] for s in samples]))
+        score_N *= flat([s.advantages for s in samples], samples).abs().numpy()
     episode_N = np.repeat([s.trajectory for s in samples], [s.num_action_tokens for s in samples])
-    turn_N = np.concatenate([s.turn_ids[s.loss_mask] for s in samples])
+    turn_N = flat([s.turn_ids for s in samples], samples).numpy()
     unit_N = np.arange(len(score_N))
     if config.unit == "turn":
         unit_N = _numbered(episode_N, turn_N)
@@ -150,11 +150,7 @@ def selected_tokens(
     for among in np.unique(among_N):
         rivals_U = np.unique(unit_N[among_N == among])
         kept_U[rivals_U] = score_U[rivals_U] >= np.quantile(score_U[rivals_U], 1 - config.share)
-    found = [np.zeros(s.loss_mask.shape, dtype=np.bool_) for s in samples]
-    ends = np.cumsum([s.num_action_tokens for s in samples])
-    for mask, s, kept in zip(found, samples, np.split(kept_U[unit_N], ends[:-1]), strict=True):
-        mask[s.loss_mask] = kept
-    return found
+    return [kept > 0 for kept in unflat(torch.from_numpy(kept_U[unit_N]), samples)]
 
 
 def _numbered(*keys_N: NDArray[np.integer]) -> NDArray[np.int64]:

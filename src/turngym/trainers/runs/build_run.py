@@ -165,7 +165,9 @@ async def _open(
     if group is None:
         check_packing(model)
     else:
-        group.check(model)
+        from turngym.trainers.distributed.sharding import check_shards
+
+        check_shards(model)
     run = Run(
         config,
         folder,
@@ -270,18 +272,14 @@ async def _expert_episodes(
             )
         write_trajectories(file, played)
         if was_kept:
-            _check_same_episodes(folder)
+            try:
+                folder.manifest.check(file, advice="restore it from a copy")
+            except RecordError:
+                file.unlink()
+                raise
     if file not in folder.manifest:
         folder.manifest.add(file)
     return [t for t in read_trajectories(file) if not t.stop_reason.is_error]
-
-
-def _check_same_episodes(folder: RunFolder) -> None:
-    try:
-        folder.manifest.check(folder.expert, advice="restore it from a copy")
-    except RecordError:
-        folder.expert.unlink()
-        raise
 
 
 def _build_policy(

@@ -110,7 +110,7 @@ def save_checkpoint(
         _write_json(partial / MANIFEST, {"version": FORMAT_VERSION, "files": _digests(partial)})
         _flush(partial)
         partial.rename(path)
-        _flush_folder(folder)
+        _flush_one(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
@@ -204,17 +204,12 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def _flush(folder: Path) -> None:
     """Send every file and folder below ``folder``, and itself, to the disk."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        else:
-            _flush_folder(path)
-    _flush_folder(folder)
+    for path in (*folder.rglob("*"), folder):
+        _flush_one(path)
 
 
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _flush_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

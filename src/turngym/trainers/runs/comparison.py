@@ -19,6 +19,7 @@ import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -264,26 +265,15 @@ def _heat(
 ) -> Heat:
     env = base["env"]["id"]
     place = out.resolve() / env.replace("/", "-") / f"seed-{seed}"
+    planned = partial(PlannedRun, env=env, seed=seed)
     own = load_config(TrainConfig, [base, {"run": {"seed": seed}}])
     is_ready = isinstance(own.model, PretrainedModelConfig) and not own.warm_start.episodes
     start, warm_start, begin = place / "start", None, {}
     if not is_ready:
-        warm_start = PlannedRun(
-            env=env, seed=seed, name="warm-start", folder=place / "warm-start", config=_warm(own)
-        )
+        warm_start = planned(name="warm-start", folder=place / "warm-start", config=_warm(own))
         begin = _begin_with(own, start)
-    runs = []
-    for one in compared:
-        config = _algo_config(own, begin, one, budget_episodes)
-        runs.append(
-            PlannedRun(
-                env=env,
-                seed=seed,
-                name=one.name,
-                folder=place / one.name,
-                config=config,
-            )
-        )
+    configs = {one.name: _algo_config(own, begin, one, budget_episodes) for one in compared}
+    runs = (planned(name=n, folder=place / n, config=config) for n, config in configs.items())
     return Heat(start=start, warm_start=warm_start, runs=tuple(runs))
 
 

@@ -35,11 +35,10 @@ from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.group_source import GroupSource, Taken, open_ledger, open_source
 from turngym.trainers.selection.policy import build_selection
 from turngym.trainers.settings.train import TrainConfig
+from turngym.types import Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from turngym.types import Trajectory
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ now, and is asked again what it was asked since, with the same answers.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import multiprocessing
 import pickle
@@ -108,7 +109,7 @@ class _Child:
         """Whether its ledger knows of no weights that are lost."""
         self._orders: list[Take | Publish] = []
         """Since the last version; a new process gets all of them again."""
-        self._serial = 0
+        self._serials = itertools.count(1)
         self._answers: dict[int, PackedTaken | Held] = {}
         self._deaths = 0
         self._failure: BaseException | None = None
@@ -123,12 +124,12 @@ class _Child:
         Raises:
             TrainingError: It cannot go on.
         """
-        found: PackedTaken = await self._answered(Take(serial=self._next()))
+        found: PackedTaken = await self._answered(Take(serial=next(self._serials)))
         return found
 
     async def hold(self, version: int) -> None:
         """Wait until it has weights of ``version`` loaded; errors as in ``take``."""
-        await self._answered(Publish(serial=self._next(), version=version))
+        await self._answered(Publish(serial=next(self._serials), version=version))
 
     def published(self, version: int) -> None:
         """Let it go on with the weights of ``version``."""
@@ -136,10 +137,6 @@ class _Child:
         self._orders.clear()
         self._answers.clear()
         self.send(Published())
-
-    def _next(self) -> int:
-        self._serial += 1
-        return self._serial
 
     async def _answered(self, order: Take | Publish) -> Any:  # the message that answers it
         """Give an order and return its answer, from another process if this one dies."""

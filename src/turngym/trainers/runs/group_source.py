@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from turngym.agents.policy import Policy
 from turngym.errors import RecordError, TrainingError
@@ -92,14 +91,6 @@ class RecordingSelection:
         """Return attempts of the past to train on besides."""
         self._observe_closed()
         return self._selection.replay(step, groups)
-
-    def state(self) -> dict[str, Any]:
-        """Return what the selection learned."""
-        return self._selection.state()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``state`` returned."""
-        self._selection.load_state(state)
 
     def taken(self) -> tuple[ReadyGroup, ...]:
         """Return the groups that closed since the last call, and allow new rounds."""

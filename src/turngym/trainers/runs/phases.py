@@ -6,8 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import CreditContext, CreditMethod
 from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.runs.checkpoints import Checkpoint, RunState
-from turngym.trainers.samples import TrainingSample, to_samples
+from turngym.trainers.samples import to_samples
 from turngym.trainers.settings.loss import needs_reference
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import Scorer
@@ -35,58 +34,17 @@ if TYPE_CHECKING:
 
     from turngym.rollouts.replay import PlayOn
     from turngym.trainers.distributed.group import Group
-    from turngym.trainers.distributed.learner import ImitatorGroup
+    from turngym.trainers.distributed.learner import ImitatorGroup, LearnerGroup
 
 SHARDS = "learner"
 """Folder of a checkpoint in which ranks write their moments."""
-
-
-class Learner(Protocol):
-    """Changes the weights of a policy."""
-
-    @property
-    def updates(self) -> int:
-        """Updates done; the version of the weights."""
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps done."""
-
-    def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
-        """Change the weights once for a batch of episodes.
-
-        Args:
-            samples: The whole batch. Without any sampled token the weights stay as they are.
-
-        Returns:
-            Metrics ``train/*``.
-
-        Raises:
-            TrainingError: The loss or a gradient is not finite; the message names the step.
-        """
-
-    def weights(self) -> Mapping[str, Tensor]:
-        """Return the state dict of the plain model, adapters merged in, to publish."""
-
-    def state(self) -> Mapping[str, Tensor]:
-        """Return the optimizer's tensors."""
-
-    def load_state(self, tensors: Mapping[str, Tensor], *, updates: int, steps: int) -> None:
-        """Take over ``tensors``: ``state`` after ``updates`` updates and ``steps`` steps."""
-
-    def read_shards(self, folder: Path, *, updates: int, steps: int) -> None:
-        """Take over what the ranks of such a learner wrote, however many they were.
-
-        Raises:
-            CheckpointError: It cannot be read, or belongs to another model.
-        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
     """What reinforcement trains with."""
 
-    learner: Learner
+    learner: TorchLearner | LearnerGroup
     credit: CreditMethod
     reference: PreTrainedModel | None
     """The policy as it was when reinforcement began; None where the loss reads none."""
@@ -132,7 +90,9 @@ def has_moments(checkpoint: Checkpoint) -> bool:
 
 
 def restore_moments(
-    trainer: Learner | Imitator | ImitatorGroup, checkpoint: Checkpoint, **counters: int
+    trainer: TorchLearner | LearnerGroup | Imitator | ImitatorGroup,
+    checkpoint: Checkpoint,
+    **counters: int,
 ) -> None:
     """Give a trainer the moments of a checkpoint, which another number of ranks may have written.
 
@@ -315,7 +275,7 @@ def _learner(
     model: PreTrainedModel,
     reference: PreTrainedModel | None,
     group: Group | None,
-) -> tuple[Learner, Scorer | None]:
+) -> tuple[TorchLearner | LearnerGroup, Scorer | None]:
     """Return a learner, and what reaches its policy where ``model`` is not it."""
     if group is None:
         return make(model=model, reference=reference), None

@@ -101,7 +101,8 @@ class Run:
         self.demonstrations: Sequence[Trajectory] = ()
         """Episodes of the expert, for methods that learn from some."""
         self.selection = build_selection(config, runner.pool)
-        self._engine = engine
+        self.engine = engine
+        """What samples, and gets the weights."""
         self._tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
         self.sampling = Sampling(
@@ -113,14 +114,9 @@ class Run:
         )
         self.log = RunLog(config, folder, state)
 
-    @property
-    def engine(self) -> TrainableEngine:
-        """What samples, and gets the weights."""
-        return self._engine
-
     async def close(self, how: End = "failed") -> None:
         """Close what is open; trackers learn ``how`` the run ended. Safe to call twice."""
-        await self._engine.close()
+        await self.engine.close()
         await asyncio.to_thread(self.log.close, how)
         self.runner.close()
 
@@ -129,12 +125,12 @@ class Run:
         """Give the engine the model's weights; the number of updates is their version."""
         trainer = self.imitator if self.learning is None else self.learning.learner
         weights: Mapping[str, Tensor]
-        if self._engine.traits.takes_adapters:
+        if self.engine.traits.takes_adapters:
             weights = adapter_state(self.model)
         else:
             weights = full_state(self.model) if trainer is None else trainer.weights()
         note({"turngym.policy.version": self.state.step})
-        await self._engine.publish(weights, self.state.step)
+        await self.engine.publish(weights, self.state.step)
 
     @traced("validation")
     async def validate(self, purpose: Literal["warm_start", "validation"], step: int) -> Evaluation:
@@ -161,13 +157,13 @@ class Run:
         """
         assert self.learning is not None
         method = self.learning.credit
-        before = self._engine.stats.sampled_tokens
+        before = self.engine.stats.sampled_tokens
         is_alone = self.config.rollout.mode == "sync"
         if not is_alone:
             credit = await beside(partial(method.assign, chosen.groups))
         else:
             credit = await method.assign(chosen.groups)
-            sampled = float(self._engine.stats.sampled_tokens - before)
+            sampled = float(self.engine.stats.sampled_tokens - before)
             credit = replace(credit, metrics={**credit.metrics, "credit/sampled_tokens": sampled})
         if self.state.step % self.config.evaluation.every == 0:
             self.folder.keep_group(f"train-{self.state.step:06d}", credit)
@@ -207,7 +203,7 @@ class Run:
         metrics |= credit.metrics
         metrics |= {f"rollout/dropped_{reason}": float(n) for reason, n in batch.faults.items()}
         metrics |= {"rollout/faults": float(faults), **batch.metrics, **trained}
-        self.log.write(state.step, {**metrics, **self._engine.metrics()})
+        self.log.write(state.step, {**metrics, **self.engine.metrics()})
         state.step += 1
         state.episodes += sum(len(group.trajectories) for group in batch.played) + faults
         state.episodes += int(metrics.get("credit/episodes", 0))
@@ -291,7 +287,7 @@ class Run:
         self.learning = begin_learning(
             self.config,
             self.model,
-            self._engine,
+            self.engine,
             renderer=self.renderer,
             sampling=self.sampling,
             demonstrations=[*demonstrations],
@@ -303,7 +299,7 @@ class Run:
     async def _play_on(
         self, trajectories: Sequence[Trajectory], attempts: int, seed: int
     ) -> TurnValues:
-        seats = min(self._engine.free_sessions, self.config.rollout.concurrency)
+        seats = min(self.engine.free_sessions, self.config.rollout.concurrency)
         return await self.runner.play_on(
             self.sampled, trajectories, attempts, seed, concurrency=max(1, seats)
         )

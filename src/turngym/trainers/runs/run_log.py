@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turngym.rollouts.evaluation.statistics import Evaluation
-from turngym.trainers.metrics import (
-    JsonLinesLogger,
-    MetricsLogger,
-    TensorBoardLogger,
-    read_metrics,
-)
+from turngym.trainers.metrics import JsonLinesLogger, TensorBoardLogger, read_metrics
 from turngym.trainers.runs.checkpoints import RunState
 from turngym.trainers.runs.needs import flat
 from turngym.trainers.runs.progress import HeldOut
@@ -42,9 +37,9 @@ class RunLog:
         self._metrics = JsonLinesLogger(folder.metrics, offset=state.metrics_bytes)
         folder.mark_logs(state.metrics_bytes, self._metrics.sha256)
         self._trackers: Trackers | None = None
-        self._loggers: list[MetricsLogger] = []
+        self._tensorboard: TensorBoardLogger | None = None
         if config.run.tensorboard:
-            self._loggers.append(TensorBoardLogger(folder.path / "tensorboard"))
+            self._tensorboard = TensorBoardLogger(folder.path / "tensorboard")
         self._seconds: dict[str, float] = {}
         self._since = time.perf_counter()
         self._last_curve_s = time.monotonic()
@@ -70,8 +65,8 @@ class RunLog:
         outbox.write(self._folder.metrics, lambda: self._metrics.log(step, metrics))
         if self._trackers is not None:
             outbox.write(self._folder.metrics, self._trackers.wake)
-        for logger in self._loggers:
-            logger.log(step, metrics)
+        if self._tensorboard is not None:
+            self._tensorboard.log(step, metrics)
         if self._seconds:
             total = sum(self._seconds.values())
             row = {"phase": self._state.phase, "step": step, "seconds": total, **self._seconds}
@@ -108,8 +103,8 @@ class RunLog:
         if trackers is not None:
             trackers.close(how)
         self._metrics.close()
-        for logger in self._loggers:
-            logger.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
 
 
 def draw_curve(

@@ -107,36 +107,27 @@ def down_sampled(credit: Credit, keep: int) -> Credit:
     )
 
 
-def imitation_samples(
-    trajectories: Sequence[Trajectory], *, baseline: float, weight: float, first: int
-) -> list[TrainingSample]:
-    """Return the samples of attempts that are trained on apart.
+def with_imitation(
+    credit: Credit, trajectories: Sequence[Trajectory], *, baseline: float, weight: float
+) -> Credit:
+    """Return the credit with samples of attempts that are trained on apart.
 
     Args:
+        credit: Of a batch.
         trajectories: The attempts.
         baseline: Their advantage is what they earned beyond it; where that is not more than 0 they
             are left out.
         weight: Of their loss beside that of the new ones.
-        first: Number of the first of them in the batch.
     """
-    samples: list[TrainingSample] = []
-    for number, trajectory in enumerate(trajectories):
+    added: list[TrainingSample] = []
+    for number, trajectory in enumerate(trajectories, start=len(credit.trajectories)):
         advantage = trajectory.episode_return - baseline
         if advantage > 0 and weight > 0:
             values_M = np.full(trajectory.num_sampled_tokens, advantage)
-            samples += [
+            added += [
                 replace(sample, weight=weight, replayed=True)
-                for sample in to_samples(trajectory, values_M, index=first + number)
+                for sample in to_samples(trajectory, values_M, index=number)
             ]
-    return samples
-
-
-def with_imitation(
-    credit: Credit, trajectories: Sequence[Trajectory], *, baseline: float, weight: float
-) -> Credit:
-    """Return the credit with imitation samples by ``baseline`` and ``weight``."""
-    first = len(credit.trajectories)
-    added = imitation_samples(trajectories, baseline=baseline, weight=weight, first=first)
     metrics: Mapping[str, float] = {
         **credit.metrics,
         "selection/imitated_attempts": float(len({s.trajectory for s in added})),

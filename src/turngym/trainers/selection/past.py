@@ -79,7 +79,7 @@ class Successes:
         }
 
 
-class SuccessReplayer:
+class SuccessReplayer(Successes):
     """Lets earlier successes join new groups of the same task.
 
     Source:
@@ -88,8 +88,8 @@ class SuccessReplayer:
     """
 
     def __init__(self, config: SuccessReplay) -> None:
-        self._config = config
-        self.successes = Successes(per_task=config.per_task, max_age=config.max_age)
+        super().__init__(per_task=config.per_task, max_age=config.max_age)
+        self._per_group = config.per_group
 
     def replay(
         self, step: int, groups: Sequence[ReadyGroup], rng: np.random.Generator
@@ -101,26 +101,18 @@ class SuccessReplayer:
             env_seed = group.trajectories[0].env_seed
             known = [
                 t
-                for t in self.successes.of(group.request.task.id, step)
+                for t in self.of(group.request.task.id, step)
                 if t.policy_seed not in new and t.env_seed == env_seed
             ]
-            count = min(self._config.per_group, len(known))
+            count = min(self._per_group, len(known))
             if count and not group.request.condition:
                 chosen = [known[i] for i in rng.permutation(len(known))[:count]]
                 joined.append(of_the_past(chosen, group.request, index=group.index))
         for group in groups:
             if not group.request.condition:
                 for trajectory in group.usable:
-                    self.successes.add(trajectory, step)
+                    self.add(trajectory, step)
         return joined
-
-    def state(self) -> dict[str, Any]:
-        """Return what is remembered as JSON values."""
-        return self.successes.state()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned."""
-        self.successes.load_state(state)
 
 
 class SelfImitation:

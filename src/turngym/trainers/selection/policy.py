@@ -25,7 +25,7 @@ from turngym.tasks.base import Task
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.selection.batches import reason_to_drop
 from turngym.trainers.selection.past import Prefixer, SelfImitation, SuccessReplayer
-from turngym.trainers.selection.samplers import Difficulty, SampledTasks, Sampler
+from turngym.trainers.selection.samplers import Difficulty, SampledTasks, UniformSampler
 from turngym.trainers.settings.selection import (
     BudgetConfig,
     ConfidenceBudget,
@@ -180,11 +180,15 @@ class DataSelection:
             group_size=group_size,
             parameter=self._parameter,
         )
-        self._sampler: Sampler = _built(config.sampler, tasks)
+        self._sampler: UniformSampler = _built(config.sampler, tasks)
         self._plans: dict[int, list[tuple[int, int]]] = {}
         self._places: dict[str, int] = {}
         self._replayer: SuccessReplayer | SelfImitation | None = _built(config.replay)
         self._prefixer: Prefixer | None = _built(config.condition)
+        parts = {"difficulty": self._difficulty, "sampler": self._sampler}
+        more = {"replay": self._replayer, "prefix": self._prefixer}
+        self._parts: dict[str, Any] = {k: v for k, v in (parts | more).items() if v is not None}
+        """What learns, by its name in a checkpoint."""
         self._step = 0
         self._counts: dict[str, float] = {}
 
@@ -242,8 +246,7 @@ class DataSelection:
 
     def imitation(self, step: int) -> tuple[float, float]:
         """Return what a replayed attempt has to beat, and the weight of its loss, at ``step``."""
-        if not isinstance(self._replayer, SelfImitation):
-            return 0.0, 0.0
+        assert isinstance(self._replayer, SelfImitation)
         return self._replayer.baseline, self._replayer.weight(step)
 
     def metrics(self) -> dict[str, float]:
@@ -258,33 +261,23 @@ class DataSelection:
 
     def state(self) -> dict[str, Any]:
         """Return all that was learned, as JSON values."""
-        state: dict[str, Any] = {
+        return {
             "step": self._step,
-            "difficulty": self._difficulty.state(),
-            "sampler": self._sampler.state(),
             "plans": {str(block): plan for block, plan in self._plans.items()},
             "places": self._places,
+            **{name: part.state() for name, part in self._parts.items()},
         }
-        if self._replayer is not None:
-            state["replay"] = self._replayer.state()
-        if self._prefixer is not None:
-            state["prefix"] = self._prefixer.state()
-        return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state`` returned."""
         self._step = int(state["step"])
-        self._difficulty.load_state(state["difficulty"])
-        self._sampler.load_state(state["sampler"])
         self._plans = {
             int(block): [(int(place), int(size)) for place, size in plan]
             for block, plan in state["plans"].items()
         }
         self._places = dict(state["places"])
-        if self._replayer is not None:
-            self._replayer.load_state(state["replay"])
-        if self._prefixer is not None:
-            self._prefixer.load_state(state["prefix"])
+        for name, part in self._parts.items():
+            part.load_state(state[name])
 
     def _planned(self, index: int) -> tuple[int, int]:
         """Return place and number of attempts of group number ``index``."""

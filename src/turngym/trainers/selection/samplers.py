@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -102,29 +102,6 @@ def informative(success_K: FloatArray, attempts: int) -> FloatArray:
     return value_K
 
 
-class Sampler(Protocol):
-    """Chooses the tasks of one step."""
-
-    def choose(self, first: int, count: int, *, step: int, rng: np.random.Generator) -> list[int]:
-        """Return places of tasks.
-
-        Args:
-            first: Number of the first group that plays one of them.
-            count: Number of groups.
-            step: Update that is next.
-            rng: Decides what is left to chance.
-        """
-
-    def observe(self, task: int, returns: Sequence[float]) -> None:
-        """See the returns of one group."""
-
-    def state(self) -> dict[str, Any]:
-        """Return what was learned as JSON values."""
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTasks:
     """The tasks that a sampler chooses from, and what is known of them."""
@@ -139,25 +116,32 @@ class SampledTasks:
     """Value of a task's parameter, by place and name."""
 
 
-class UniformSampler(Sampler):
-    """Group number i plays task number i; the caller lets them come round again."""
+class UniformSampler:
+    """Chooses the tasks of one step: group number i plays task number i. Base class for others."""
 
     def __init__(self, config: SamplerConfig, tasks: SampledTasks) -> None:
         """Need nothing."""
 
     def choose(self, first: int, count: int, *, step: int, rng: np.random.Generator) -> list[int]:
-        """Return the next tasks in turn."""
+        """Return places of tasks; those past the end of the pool come round again.
+
+        Args:
+            first: Number of the first group that plays one of them.
+            count: Number of groups.
+            step: Update that is next.
+            rng: Decides what is left to chance.
+        """
         return list(range(first, first + count))
 
     def observe(self, task: int, returns: Sequence[float]) -> None:
-        """Learn nothing."""
+        """See the returns of one group."""
 
     def state(self) -> dict[str, Any]:
-        """Return nothing."""
+        """Return what was learned as JSON values."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore nothing."""
+        """Restore what ``state`` returned."""
 
 
 class ThompsonSampler(UniformSampler):
@@ -187,7 +171,7 @@ class ThompsonSampler(UniformSampler):
         return [best[i % tasks.size] for i in range(count)]
 
 
-class BanditSampler(Sampler):
+class BanditSampler(UniformSampler):
     """Draws a category, then a task in it.
 
     Args:
@@ -201,7 +185,8 @@ class BanditSampler(Sampler):
     def __init__(self, config: Bandit, tasks: SampledTasks) -> None:
         self._config = config
         self._tasks = tasks
-        self._values: dict[str, float] = {}
+        self.values: dict[str, float] = {}
+        """Value of each arm that was ever paid."""
         self._arms: dict[int, str] = {}
 
     def choose(self, first: int, count: int, *, step: int, rng: np.random.Generator) -> list[int]:
@@ -210,7 +195,7 @@ class BanditSampler(Sampler):
         for task in range(self._tasks.size):
             members.setdefault(self._category(task, step), []).append(task)
         arms = sorted(members)
-        weights_A = probabilities([self._values.get(arm, 0.0) for arm in arms], self._config)
+        weights_A = probabilities([self.values.get(arm, 0.0) for arm in arms], self._config)
         chosen = []
         for _ in range(count):
             arm = arms[int(rng.choice(len(arms), p=weights_A))]
@@ -229,21 +214,16 @@ class BanditSampler(Sampler):
         """Pay the arm that the task was sampled from."""
         if task in self._arms:
             arm, rate = self._arms[task], self._config.rate
-            old = self._values.get(arm, 0.0)
-            self._values[arm] = rate * advantage_size(returns) + (1 - rate) * old
-
-    @property
-    def values(self) -> dict[str, float]:
-        """Value of each arm that was ever paid."""
-        return dict(self._values)
+            old = self.values.get(arm, 0.0)
+            self.values[arm] = rate * advantage_size(returns) + (1 - rate) * old
 
     def state(self) -> dict[str, Any]:
         """Return the arms' values, and which arm each task was sampled from."""
-        return {"values": self._values, "arms": {str(k): v for k, v in self._arms.items()}}
+        return {"values": self.values, "arms": {str(k): v for k, v in self._arms.items()}}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state`` returned."""
-        self._values = dict(state.get("values", {}))
+        self.values = dict(state.get("values", {}))
         self._arms = {int(task): arm for task, arm in state.get("arms", {}).items()}
 
 

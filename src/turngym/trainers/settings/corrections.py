@@ -47,11 +47,6 @@ class Rejection(StrictModel):
             raise ValueError(f"reject: low={self.low:g} must be less than high={self.high:g}")
         return self
 
-    @property
-    def reads_proximal(self) -> bool:
-        """Whether it asks the policy that the update began with."""
-        return "proximal" in self.pair
-
 
 class CorrectionConfig(StrictModel):
     """How tokens are weighed and left out because other weights sampled them.

@@ -298,11 +298,6 @@ class Gae(AdvantageSettings):
         """A last state that is no end is worth what the critic says."""
         return True
 
-    @property
-    def components(self) -> frozenset[str]:
-        """The rewards that are named."""
-        return frozenset(self.rewards)
-
 
 class MonteCarlo(AdvantageSettings):
     """``r_t + V(s_t+1) - V(s_t)``, with values that playing on from every state measures.
@@ -378,16 +373,12 @@ class UtteranceCritic(WarmUpSettings):
     """Bootstrap from the smaller twin. False, as in the paper: each head from its own twin."""
 
     @model_validator(mode="after")
-    def _pretrains_on_something(self) -> Self:
+    def _learns_from_something(self) -> Self:
         if self.pretrain_steps and not self.demonstrations:
             raise ValueError(
                 f"pretrain_steps={self.pretrain_steps} needs something to learn from: wanted "
                 "demonstrations, the number of the expert's episodes"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _freezes_what_was_trained(self) -> Self:
         if self.freeze_encoder and self.encoder is None:
             raise ValueError(
                 "freeze_encoder=true needs an encoder that was trained before: wanted "
@@ -424,6 +415,8 @@ class Archer(OffPolicySettings):
     """
 
     builder: ClassVar[str] = "turngym.trainers.credit.critics.off_policy:ArcherCredit"
+    # ``actor_turns`` are shared out among the steps of ``learner.num_minibatches``.
+    acts_anew: ClassVar[bool] = True
 
     type: Literal["archer"]
     mode: Literal["online", "offline"] = "online"
@@ -444,11 +437,6 @@ class Archer(OffPolicySettings):
     """``offline``: the weight of an action is ``exp(this * advantage)``."""
     awr_max_weight: float = Field(default=20.0, gt=0)
     """``offline``: no action weighs more."""
-
-    @property
-    def acts_anew(self) -> bool:
-        """``actor_turns`` are shared out among the steps of ``learner.num_minibatches``."""
-        return True
 
 
 class BestOfN(OffPolicySettings):

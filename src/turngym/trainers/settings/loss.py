@@ -371,17 +371,13 @@ class LossConfig(StrictModel):
     """Whether steps imitate demonstrations as well; a batch without a signal takes no step."""
 
     @model_validator(mode="after")
-    def _length_belongs_to_const(self) -> Self:
+    def _level_fits_the_surrogate(self) -> Self:
+        kind, level = self.surrogate.type, self.ratio_level
         const = self.aggregation == "seq_mean_token_sum_const"
         if const != (self.constant_length is not None):
             raise ValueError(
                 "constant_length belongs to aggregation='seq_mean_token_sum_const', which needs it"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _level_fits_the_surrogate(self) -> Self:
-        kind, level = self.surrogate.type, self.ratio_level
         if not self.surrogate.has_ratio and (level != "token" or self.old_policy in _MEASURED):
             raise ValueError(
                 f"surrogate.type={kind!r} has no ratio: leave ratio_level and old_policy out, "
@@ -408,7 +404,7 @@ class LossConfig(StrictModel):
                 f"correction.weight={correction.weight!r} would do it again: use "
                 "old_policy='proximal', or leave the weight out"
             )
-        if old_policy == "behaviour" and any(each.reads_proximal for each in correction.reject):
+        if old_policy == "behaviour" and any("proximal" in each.pair for each in correction.reject):
             raise ValueError(
                 "old_policy='behaviour' knows no policy at the start of the update: wanted "
                 "correction.reject with pair='current_behaviour'"
@@ -422,12 +418,33 @@ class LossConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _attempts_are_fitted_whole(self) -> Self:
-        kind, mode = self.surrogate.type, self.aggregation
+    def _tokens_weigh_as_they_are_judged(self) -> Self:
+        kind, level, mode = self.surrogate.type, self.ratio_level, self.aggregation
         if self.surrogate.is_of_episodes and mode != "seq_mean_token_sum":
             raise ValueError(
                 f"surrogate.type={kind!r} fits whole episodes: wanted "
                 f"aggregation='seq_mean_token_sum', got {mode!r}"
+            )
+        if self.covariance.rule != "none" and level != "token":
+            raise ValueError(
+                f"covariance.rule={self.covariance.rule!r} judges single tokens: wanted "
+                f"ratio_level='token', got {level!r}"
+            )
+        changes = {
+            "confidence_penalty": self.confidence_penalty > 0,
+            "token_selection": self.token_selection.is_active,
+            "entropy_shaping": self.entropy_shaping.is_active,
+        }
+        name = next((name for name, changed in changes.items() if changed), None)
+        if self.surrogate.fits_log_ratios and name is not None:
+            raise ValueError(
+                f"{name} changes advantages, and surrogate.type={kind!r} makes its own: leave one "
+                "of them out"
+            )
+        if level.startswith("sequence") and not mode.startswith("seq_mean"):
+            raise ValueError(
+                f"ratio_level={level!r} gives all tokens of an episode one ratio, and "
+                f"aggregation={mode!r} would weigh it by length: use a 'seq_mean_*' aggregation"
             )
         return self
 
@@ -436,40 +453,6 @@ class LossConfig(StrictModel):
         """Whether a step looks at its whole mini-batch before it computes any gradient."""
         holds_back = self.covariance.rule != "none"
         return self.surrogate.is_adaptive or not self.correction.is_local or holds_back
-
-    @model_validator(mode="after")
-    def _covariance_is_of_tokens(self) -> Self:
-        if self.covariance.rule != "none" and self.ratio_level != "token":
-            raise ValueError(
-                f"covariance.rule={self.covariance.rule!r} judges single tokens: wanted "
-                f"ratio_level='token', got {self.ratio_level!r}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _fits_make_their_own_advantages(self) -> Self:
-        changes = {
-            "confidence_penalty": self.confidence_penalty > 0,
-            "token_selection": self.token_selection.is_active,
-            "entropy_shaping": self.entropy_shaping.is_active,
-        }
-        if self.surrogate.fits_log_ratios and any(changes.values()):
-            name = next(name for name, changed in changes.items() if changed)
-            raise ValueError(
-                f"{name} changes advantages, and surrogate.type={self.surrogate.type!r} makes its "
-                "own: leave one of them out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _sequences_weigh_alike(self) -> Self:
-        level, mode = self.ratio_level, self.aggregation
-        if level.startswith("sequence") and not mode.startswith("seq_mean"):
-            raise ValueError(
-                f"ratio_level={level!r} gives all tokens of an episode one ratio, and "
-                f"aggregation={mode!r} would weigh it by length: use a 'seq_mean_*' aggregation"
-            )
-        return self
 
 
 class RegularizerConfig(StrictModel):

@@ -39,6 +39,8 @@ class AdvantageSettings(StrictModel):
     """It learns of tasks, and makes sense only where they come back."""
     replays: ClassVar[bool] = False
     """Samples are single turns out of a buffer, and not the episodes of the batch."""
+    acts_anew: ClassVar[bool] = False
+    """Each sample is an action that serves one optimizer step alone."""
 
     @property
     def judges_unfinished(self) -> bool:
@@ -51,14 +53,9 @@ class AdvantageSettings(StrictModel):
         return 0
 
     @property
-    def acts_anew(self) -> bool:
-        """Whether each sample is an action that serves one optimizer step alone."""
-        return False
-
-    @property
     def components(self) -> frozenset[str]:
-        """Reward components that it reads, by the ``type`` of their source."""
-        return frozenset({"env"})
+        """Reward components that it reads, by the ``type`` of their source: its ``rewards``."""
+        return frozenset(getattr(self, "rewards", ("env",)))
 
     @property
     def compares_attempts(self) -> bool:
@@ -109,11 +106,6 @@ class CustomAdvantage(AdvantageSettings):
     """More arguments."""
     needs: tuple[Need, ...] = ()
     """What the environment must give."""
-
-    @property
-    def components(self) -> frozenset[str]:
-        """The rewards that are named."""
-        return frozenset(self.rewards)
 
 
 class EnvReward(RewardSettings):

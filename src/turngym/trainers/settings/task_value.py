@@ -61,11 +61,6 @@ class TaskValue(AdvantageSettings):
     batch: BatchScale | None = None
 
     @property
-    def components(self) -> frozenset[str]:
-        """The rewards that are named."""
-        return frozenset(self.rewards)
-
-    @property
     def compares_attempts(self) -> bool:
         """Whether one attempt alone says nothing of a task."""
         return self.value.type == "optimal"

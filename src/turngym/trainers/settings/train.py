@@ -300,14 +300,18 @@ class TrainConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _imitation_fits_the_agent(self) -> Self:
-        agent = self.agent
+    def _agent_fits(self) -> Self:
+        agent, answer, context = self.agent, self.rollout.max_new_tokens, self.model.context
         learns = self.warm_start.imitates or self.algo.demonstrations > 0
         if learns and (agent.prompt != "plain" or agent.show_legal_actions):
             raise ValueError(
                 "warm_start imitates an expert that answers with its action alone and sees the "
                 "observation alone: set warm_start.episodes=0 and no demonstrations, or leave "
                 "agent.prompt and agent.show_legal_actions as they are"
+            )
+        if answer >= context:
+            raise ValueError(
+                f"rollout.max_new_tokens={answer} leaves nothing of model.context={context} to read"
             )
         return self
 
@@ -342,15 +346,6 @@ class TrainConfig(StrictModel):
         """The most episodes that any group of the run can have."""
         budget = self.selection.budget
         return self.rollout.group_size if isinstance(budget, FixedBudget) else budget.most
-
-    @model_validator(mode="after")
-    def _context_fits(self) -> Self:
-        answer, context = self.rollout.max_new_tokens, self.model.context
-        if answer >= context:
-            raise ValueError(
-                f"rollout.max_new_tokens={answer} leaves nothing of model.context={context} to read"
-            )
-        return self
 
     @model_validator(mode="after")
     def _selection_fits(self) -> Self:

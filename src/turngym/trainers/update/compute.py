@@ -22,7 +22,6 @@ from turngym.errors import ConfigError
 from turngym.trainers.settings.optimizer import ComputeConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 NEUTRAL_HEAD = {
@@ -62,8 +61,10 @@ def place(model: PreTrainedModel, config: ComputeConfig, *, move: bool = True) -
     Raises:
         ConfigError: There is no such device, or the architecture does not allow it.
     """
+    from transformers.utils import is_flash_attn_2_available
+
     device = device_of(config.device, setting="learner.device")
-    flash = _has_flash(device, config)
+    flash = device.type == "cuda" and config.dtype == "bfloat16" and is_flash_attn_2_available()
     plain = plain_model(model)
     _check(plain, config)
     if flash:
@@ -130,56 +131,29 @@ def _check(plain: Any, config: ComputeConfig) -> None:
         )
 
 
-def _has_flash(device: torch.device, config: ComputeConfig) -> bool:
-    from transformers.utils import is_flash_attn_2_available
-
-    wanted = device.type == "cuda" and config.dtype == "bfloat16"
-    return wanted and bool(is_flash_attn_2_available())
-
-
 T = TypeVar("T")
 
 
-class _Batch(Protocol):
-    """A ``MicroBatch``; its file imports this one."""
+class Ranks:
+    """The processes, and the place of this one among them; here it is the only one."""
 
-    @property
-    def is_filler(self) -> bool: ...
-
-
-class Ranks(Protocol):
-    """The processes, and the place of this one among them."""
-
-    number: int
+    number: int = 0
     """Of this process, from 0."""
-    size: int
+    size: int = 1
 
     def exchanged(self, value: T) -> Sequence[T]:
         """Return the values of all ranks in order. All of them call it at the same places."""
+        return (value,)
 
     def agreed(self) -> AbstractContextManager[None]:
         """Raise after the block, on every rank, what it raised on any of them.
 
         Inside the block ranks do not wait for each other, so that none waits for one that failed.
         """
-
-
-class Alone:
-    """The only process."""
-
-    number = 0
-    size = 1
-
-    def exchanged(self, value: T) -> Sequence[T]:
-        """Return the one value."""
-        return (value,)
-
-    def agreed(self) -> AbstractContextManager[None]:
-        """Let errors through."""
         return nullcontext()
 
 
-ALONE = Alone()
+ALONE = Ranks()
 
 
 class Scorer(Protocol):
@@ -193,23 +167,3 @@ class Scorer(Protocol):
             args: Are sent to them.
             kwargs: Are sent to them.
         """
-
-
-def scorer_of(model: PreTrainedModel) -> Scorer:
-    """Return the scorer of a policy in this process alone."""
-
-    def score(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        return function(model, *args, ranks=ALONE, **kwargs)
-
-    return score
-
-
-def backpropagate(total: Tensor, batch: _Batch) -> None:
-    """Add the gradient of one micro-batch's loss; ranks add up theirs.
-
-    Args:
-        total: The loss; a sum, so that micro-batches add up.
-        batch: Its tokens. A filler counts nothing: it keeps this rank in step with the others.
-    """
-    loss = total * 0 if batch.is_filler else total
-    loss.backward()  # type: ignore[no-untyped-call]

@@ -86,6 +86,11 @@ class MicroBatch:
         picked = [arrays[i][mask] for i, mask in zip(self.members, self.masks, strict=True)]
         return torch.from_numpy(np.concatenate(picked)).to(self.targets_N.device)
 
+    def split(self, values_N: Tensor) -> list[NDArray[Any]]:
+        """Return what belongs to the chosen tokens as one array for each sequence of the batch."""
+        ends = np.cumsum([mask.sum() for mask in self.masks])[:-1]
+        return np.split(values_N.cpu().numpy(), ends)
+
     def gather_if(self, arrays: Sequence[NDArray[Any]] | None) -> Tensor | None:
         """Return what ``gather`` does, shape [N], or None where there are no arrays."""
         return None if arrays is None else self.gather(arrays)
@@ -130,22 +135,20 @@ def micro_batches(
     else:  # too few for all
         shares = [cut(ordered[rank :: ranks.size]) for rank in numbers]
     own = shares[ranks.number]
-    lay = _row if packed else _rectangle
-    batches = [lay(members, token_ids, masks, device) for members in own]
+    lay = partial(_lay, token_ids=token_ids, masks=masks, device=device, packed=packed)
+    batches = [lay(members) for members in own]
     fillers = max(map(len, shares)) - len(own)
     if fillers:
         # The shortest sequence costs least; its results and gradients are not used.
-        idle = replace(lay(ordered[-1:], token_ids, masks, device), is_filler=True)
+        idle = replace(lay(ordered[-1:]), is_filler=True)
         batches += [idle] * fillers
-    if not any(experts is not None for experts in routing or ()):
+    if routing is None or all(experts is None for experts in routing):
         return batches
-    return [replace(batch, experts_NLK=_experts(batch, routing or ())) for batch in batches]
-
-
-def _experts(batch: MicroBatch, routing: Sequence[Experts | None]) -> Tensor | None:
-    chosen = [routing[i] for i in batch.members]
-    is_packed = batch.positions_BT is not None
-    return laid_out(chosen, batch.masks, batch.token_ids_BT, is_packed=is_packed)
+    chosen = ([routing[i] for i in batch.members] for batch in batches)
+    return [
+        replace(b, experts_NLK=laid_out(own, b.masks, b.token_ids_BT, is_packed=packed))
+        for b, own in zip(batches, chosen, strict=True)
+    ]
 
 
 def _cut(
@@ -164,13 +167,14 @@ def _cut(
     return cut
 
 
-def token_logprobs(
+def read_tokens(
     model: PreTrainedModel,
     batch: MicroBatch,
     *,
     temperature: float = 1.0,
     entropy_gradient: bool = False,
-) -> tuple[Tensor, Tensor]:
+    reading: Reading = "none",
+) -> tuple[Tensor, ...]:
     """Return the log-probs of the chosen tokens, and the entropies of their distributions.
 
     Many tokens go through the head in chunks, and once more for the gradient: with a vocabulary of
@@ -181,37 +185,26 @@ def token_logprobs(
         batch: The tokens.
         temperature: Logits are divided by it first, as when the tokens were sampled; more than 0.
         entropy_gradient: Let gradients flow through the entropies.
+        reading: What else is wanted of the divided logits.
 
     Returns:
-        Log-probs [N] and entropies [N] in nats, both fp32.
-    """
-    chosen, entropies = read_tokens(
-        model, batch, temperature=temperature, entropy_gradient=entropy_gradient
-    )
-    return chosen, entropies
-
-
-def read_tokens(
-    model: PreTrainedModel,
-    batch: MicroBatch,
-    *,
-    temperature: float = 1.0,
-    entropy_gradient: bool = False,
-    reading: Reading = "none",
-) -> tuple[Tensor, ...]:
-    """Return what ``token_logprobs`` does, and what ``reading`` asks for behind it, each [N].
-
-    Args:
-        model: As there.
-        batch: As there.
-        temperature: As there; a reading is of the divided logits.
-        entropy_gradient: As there.
-        reading: What else is wanted.
+        Log-probs [N] and entropies [N] in nats, and behind them the reading [N], all fp32.
     """
     # A sharded model gathers its weights only for calls that it knows of.
     measure = getattr(plain_model(model), MEASURE, None) or partial(_measure, model)
     found: tuple[Tensor, ...] = measure(batch, temperature, entropy_gradient, reading)
     return found
+
+
+def backpropagate(total: Tensor, batch: MicroBatch) -> None:
+    """Add the gradient of one micro-batch's loss; ranks add up theirs.
+
+    Args:
+        total: The loss; a sum, so that micro-batches add up.
+        batch: Its tokens. A filler counts nothing: it keeps this rank in step with the others.
+    """
+    loss = total * 0 if batch.is_filler else total
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
 def add_measure(model: PreTrainedModel) -> str:
@@ -320,9 +313,7 @@ def score_batches(
             found = read_tokens(model, batch, temperature=temperature, reading=reading)
             if batch.is_filler:  # another rank has these sequences, among others, and so rounded
                 continue
-            values_N = found[place].cpu().numpy()
-            sizes = [int(mask.sum()) for mask in batch.masks]
-            parts = np.split(values_N, np.cumsum(sizes)[:-1])
+            parts = batch.split(found[place])
             for i, mask, part in zip(batch.members, batch.masks, parts, strict=True):
                 results[i][mask] = part
                 own[i] = results[i]
@@ -362,57 +353,37 @@ def hidden_states(body: nn.Module, batch: MicroBatch) -> Tensor:
     return states_BTH
 
 
-def _rectangle(
+def _lay(
     members: Sequence[int],
     token_ids: Sequence[NDArray[np.int64]],
     masks: Sequence[NDArray[np.bool_]],
     device: torch.device,
+    packed: bool,
 ) -> MicroBatch:
-    padded_BT = np.zeros((len(members), token_ids[members[0]].size), dtype=np.int64)
-    for row, i in enumerate(members):
-        padded_BT[row, : token_ids[i].size] = token_ids[i]
-    rows = [np.full(int(masks[i].sum()), row) for row, i in enumerate(members)]
-    return _micro_batch(members, token_ids, masks, device, (padded_BT, rows, [0] * len(members)))
-
-
-def _row(
-    members: Sequence[int],
-    token_ids: Sequence[NDArray[np.int64]],
-    masks: Sequence[NDArray[np.bool_]],
-    device: torch.device,
-) -> MicroBatch:
-    ids_1T = np.concatenate([token_ids[i] for i in members])[None]
-    places_1T = np.concatenate([np.arange(token_ids[i].size) for i in members])[None]
-    rows = [np.zeros(int(masks[i].sum()), dtype=np.int64) for i in members]
-    starts = list(accumulate([token_ids[i].size for i in members[:-1]], initial=0))
-    found = _micro_batch(members, token_ids, masks, device, (ids_1T, rows, starts))
-    return replace(found, positions_BT=torch.from_numpy(places_1T).to(device))
-
-
-def _micro_batch(
-    members: Sequence[int],
-    token_ids: Sequence[NDArray[np.int64]],
-    masks: Sequence[NDArray[np.bool_]],
-    device: torch.device,
-    layout: tuple[NDArray[np.int64], Sequence[NDArray[np.int64]], Sequence[int]],
-) -> MicroBatch:
-    """Return what ``layout`` says: ids, rows of the chosen tokens, column where a member begins."""
-    ids_BT, rows, starts = layout
-    at = [np.flatnonzero(masks[i]) for i in members]
+    """Return sequences as the rows of a rectangle, or end to end in one row where it is packed."""
 
     def tensor(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(device)
 
+    own, at = [token_ids[i] for i in members], [np.flatnonzero(masks[i]) for i in members]
+    sizes = [ids.size for ids in own]
+    if packed:
+        ids_BT = np.concatenate(own)[None]
+        rows, starts = [0] * len(own), [0, *accumulate(sizes[:-1])]
+    else:
+        ids_BT = np.zeros((len(own), sizes[0]), dtype=np.int64)
+        for row, ids in enumerate(own):
+            ids_BT[row, : ids.size] = ids
+        rows, starts = list(range(len(own))), [0] * len(own)
     return MicroBatch(
         members=tuple(members),
         masks=tuple(masks[i] for i in members),
         token_ids_BT=tensor(ids_BT),
-        rows_N=tensor(np.concatenate(rows)),
+        rows_N=tensor(np.repeat(rows, [places.size for places in at])),
         # The state before a token predicts it, hence one column to the left.
         columns_N=tensor(np.concatenate([a + s - 1 for a, s in zip(at, starts, strict=True)])),
-        targets_N=tensor(
-            np.concatenate([token_ids[i][a] for i, a in zip(members, at, strict=True)])
-        ),
+        targets_N=tensor(np.concatenate([ids[a] for ids, a in zip(own, at, strict=True)])),
+        positions_BT=tensor(np.concatenate([*map(np.arange, sizes)])[None]) if packed else None,
     )
 
 

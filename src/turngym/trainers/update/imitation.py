@@ -19,8 +19,8 @@ from turngym.seeding import generator
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import ImitationTerm
 from turngym.trainers.settings.optimizer import WarmStartConfig
-from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
-from turngym.trainers.update.forward import micro_batches, token_logprobs
+from turngym.trainers.update.compute import ALONE, Ranks, compute_of
+from turngym.trainers.update.forward import backpropagate, micro_batches, read_tokens
 from turngym.trainers.update.optimizer import Optimizer, full_state
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Demonstrations:
             packed=compute.packed,
             ranks=ranks,
         ):
-            losses_N = -token_logprobs(model, micro)[0]
+            losses_N = -read_tokens(model, micro)[0]
             with ranks.agreed():
                 total = self._config.weight * (micro.gather(weights) * losses_N).sum()
             backpropagate(total, micro)
@@ -131,7 +131,7 @@ class Imitator:
             packed=compute.packed,
             ranks=self.ranks,
         ):
-            losses_N = -token_logprobs(self.model, micro)[0]
+            losses_N = -read_tokens(self.model, micro)[0]
             with self.ranks.agreed():
                 total = (micro.gather(weights) * losses_N).sum()
             backpropagate(total, micro)

@@ -29,15 +29,16 @@ from turngym.trainers.losses.corrections import (
 from turngym.trainers.losses.policy_loss import (
     TokenTerms,
     aggregation_coefficients,
-    episode_log_ratios,
-    held_back_tokens,
+    covariant_tokens,
     policy_loss,
-    with_solved_bounds,
+    solve_clip_bounds,
+    token_log_ratios,
 )
 from turngym.trainers.losses.regressions import StepScores, with_targets
 from turngym.trainers.losses.surrogates import (
+    SurrogateInputs,
     flat,
-    has_split_episodes,
+    level_log_ratios,
     sequence_ids,
     unflat,
 )
@@ -51,11 +52,11 @@ from turngym.trainers.settings.loss import (
     needs_reference,
 )
 from turngym.trainers.settings.optimizer import LearnerConfig
-from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
+from turngym.trainers.update.compute import ALONE, Ranks, compute_of
 from turngym.trainers.update.forward import (
     MicroBatch,
-    Reading,
     Score,
+    backpropagate,
     micro_batches,
     read_tokens,
     score,
@@ -70,10 +71,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiniBatch:
-    """One optimizer step's samples and what is known of them before any gradient.
-
-    Lists hold one array [L] per sample, from which micro-batches gather their tokens.
-    """
+    """What is known of one optimizer step before any gradient; lists have an array [L] a sample."""
 
     samples: Sequence[TrainingSample]
     loss: LossConfig
@@ -113,7 +111,7 @@ class _Totals:
 
 
 class TorchLearner:
-    """A ``Learner`` in this process: the policy that is trained, and its optimizer.
+    """The policy that is trained in this process, and its optimizer.
 
     The model stays in evaluation mode: with dropout the ratio of a token to itself would not be 1.
 
@@ -146,7 +144,8 @@ class TorchLearner:
     ) -> None:
         self.ranks = ranks
         self._regularizer = regularizer or RegularizerConfig()
-        if needs_reference(loss, self._regularizer) and reference is None:
+        reads_reference = needs_reference(loss, self._regularizer)
+        if reads_reference and reference is None:
             raise ValueError(
                 "kl_coefficient, balance or confidence_penalty needs a reference policy"
             )
@@ -165,12 +164,28 @@ class TorchLearner:
         self._reads_means, self._looks_ahead = loss.surrogate.reads_means, loss.needs_current_scores
         self._reads_entropies = loss.entropy_shaping.is_active or loss.token_selection.is_active
         self._temperature = temperature
+        self._read = partial(  # the one forward pass with a gradient
+            read_tokens,
+            self.model,
+            temperature=temperature,
+            entropy_gradient=self._regularizer.entropy_coefficient > 0,
+        )
         self._seed = seed
-        self._reference = reference
+        self._reference = reference if reads_reference else None
         self._demonstrations = demonstrations
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
-        """Change the weights once for a batch of episodes; see ``Learner``."""
+        """Change the weights once for a batch of episodes.
+
+        Args:
+            samples: The whole batch. Without any sampled token the weights stay as they are.
+
+        Returns:
+            Metrics ``train/*``.
+
+        Raises:
+            TrainingError: The loss or a gradient is not finite; the message names the step.
+        """
         sums, lr = MetricSums(), self.optimizer.lr
         self.fit(samples, sums)
         return self.finish_update(samples, sums, lr=lr)
@@ -192,7 +207,8 @@ class TorchLearner:
         if not counted:
             return
         # Once for all steps of the batch: after the first step the weights are others.
-        old, references = self._old_policy(counted), self._references(counted)
+        old, frozen = self._old_policy(counted), self._reference
+        references = None if frozen is None else self._score(frozen, counted)
         if alpha := self._loss.confidence_penalty:
             assert references is not None
             current = self.logprobs(counted)
@@ -200,7 +216,9 @@ class TorchLearner:
         if self._reads_entropies:
             entropies = self._score(self.model, counted, "entropy")
             counted = with_entropies(counted, entropies, self._loss)
-        means = self._old_means(counted, old)
+        means: OldPolicy = CurrentPolicy()
+        if self._reads_means and isinstance(old, RecordedPolicy):
+            means = RecordedPolicy(self._score(self.model, counted, "mean_logprob"))
         rng = partial(generator, self._seed, "minibatches", self.updates)
         parts = dealt(
             counted, rng, epochs=self.config.num_epochs, steps=self.config.num_minibatches,
@@ -255,12 +273,6 @@ class TorchLearner:
             routing=[s.routing for s in samples] if model is self.model else None,
         )
 
-    def _old_means(self, samples: Sequence[TrainingSample], old: OldPolicy) -> OldPolicy:
-        """Return mean log-probs under the policy at the start of the update, where they matter."""
-        if isinstance(old, RecordedPolicy) and self._reads_means:
-            return RecordedPolicy(self._score(self.model, samples, "mean_logprob"))
-        return CurrentPolicy()
-
     def _old_policy(self, samples: Sequence[TrainingSample]) -> OldPolicy:
         """Return the old policy of a batch, for all its optimizer steps."""
         loss = self._loss
@@ -278,11 +290,6 @@ class TorchLearner:
             return CurrentPolicy()
         return RecordedPolicy(self.logprobs(samples))
 
-    def _references(self, samples: Sequence[TrainingSample]) -> Scores | None:
-        if self._reference is None or not needs_reference(self._loss, self._regularizer):
-            return None
-        return self._score(self._reference, samples)
-
     def _prepared(
         self,
         samples: Sequence[TrainingSample],
@@ -299,8 +306,9 @@ class TorchLearner:
         in several segments) is computed here, from a forward pass without gradient.
         """
         loss, weights, ratios, held_back, starts = self._loss, None, None, None, None
-        splits = loss.ratio_level not in ("token", "turn") and has_split_episodes(samples)
-        needs_ratios = splits and isinstance(old, RecordedPolicy)
+        is_split = len({sample.trajectory for sample in samples}) < len(samples)
+        is_wide = loss.ratio_level not in ("token", "turn")
+        needs_ratios = is_split and is_wide and isinstance(old, RecordedPolicy)
         counted = samples
         if self._looks_ahead or needs_ratios:
             current = self.logprobs(samples)
@@ -309,18 +317,29 @@ class TorchLearner:
                 read = partial(self._score, self.model, samples)
                 scores = StepScores(current, before, references, means, read)
                 samples, starts = with_targets(samples, loss.surrogate, scores)
+            inputs = SurrogateInputs.of(samples, current, before)
+            sequences_N = flat(sequence_ids(samples), samples)
             if not loss.correction.is_local:
-                weights = self._weights(samples, current, before)
+                logprobs = PolicyLogprobs(
+                    behaviour=flat([s.behaviour_logprobs for s in samples], samples),
+                    proximal=inputs.old_logprobs,
+                    current=inputs.policy_logprobs,
+                    advantages=inputs.advantages,
+                    sequences=sequences_N,
+                )
+                weights = unflat(correction_weights(logprobs, loss.correction), samples)
                 # Means may be over the tokens that are left, so coefficients come after weights.
                 if loss.correction.denominator == "kept":
                     counted = without_rejected(samples, weights)
             if isinstance(loss.surrogate, PpoClip):
-                loss = with_solved_bounds(loss, loss.surrogate, samples, current, before)
+                clip = solve_clip_bounds(loss.surrogate, inputs.log_ratios, inputs.advantages)
+                loss = loss.model_copy(update={"surrogate": clip})
             if loss.covariance.rule != "none":
                 rng = generator(self._seed, "covariance", self.updates, number)
-                held_back = held_back_tokens(loss, samples, current, before, rng)
+                held_back = [f > 0 for f in unflat(covariant_tokens(inputs, loss, rng), samples)]
             if needs_ratios:
-                ratios = episode_log_ratios(samples, current, before, loss)
+                own_N = token_log_ratios(inputs, loss)
+                ratios = unflat(level_log_ratios(own_N, sequences_N, loss.ratio_level), samples)
         return MiniBatch(
             samples=samples,
             loss=loss,
@@ -336,19 +355,6 @@ class TorchLearner:
             starts=starts,
         )
 
-    def _weights(
-        self, samples: Sequence[TrainingSample], current: Scores, old: Scores
-    ) -> list[NDArray[np.float64]]:
-        """Return the corrections of a whole mini-batch."""
-        logprobs = PolicyLogprobs(
-            behaviour=flat([s.behaviour_logprobs for s in samples], samples),
-            proximal=flat(old, samples),
-            current=flat(current, samples),
-            advantages=flat([s.advantages for s in samples], samples),
-            sequences=flat(sequence_ids(samples), samples),
-        )
-        return unflat(correction_weights(logprobs, self._loss.correction), samples)
-
     def _step(self, mini: MiniBatch, sums: MetricSums, *, is_first: bool) -> None:
         """Take one optimizer step on one mini-batch, micro-batch by micro-batch."""
         samples, ranks, totals = mini.samples, self.ranks, _Totals()
@@ -362,7 +368,7 @@ class TorchLearner:
             ranks=ranks,
             routing=[s.routing for s in samples],
         ):
-            found = self._forward(batch, "none" if mini.starts is None else "log_normalizer")
+            found = self._read(batch, reading="none" if mini.starts is None else "log_normalizer")
             # A loss that raises on one rank must stop all: the others would wait for its gradient.
             with ranks.agreed():
                 terms = self._terms(batch, mini, *found)
@@ -396,16 +402,6 @@ class TorchLearner:
             sums.add_mean("train/imitation_loss", totals.imitation, 1)
         sums.add_mean("train/grad_norm", norm, 1)
         sums.add_mean("train/grad_clipped", float(norm > self.config.grad_clip), 1)
-
-    def _forward(self, batch: MicroBatch, reading: Reading) -> tuple[Tensor, ...]:
-        """Return log-probs, entropies and the reading [N]; the one forward pass with a gradient."""
-        return read_tokens(
-            self.model,
-            batch,
-            temperature=self._temperature,
-            entropy_gradient=self._regularizer.entropy_coefficient > 0,
-            reading=reading,
-        )
 
     def _terms(
         self, batch: MicroBatch, mini: MiniBatch, logprobs_N: Tensor, *read: Tensor
@@ -452,8 +448,8 @@ class TorchLearner:
     ) -> None:
         """Add metrics of a micro-batch; gaps and lag only while the weights are unchanged."""
         count = len(batch.targets_N)
-        if terms.entropies is not None:
-            sums.add_mean("train/entropy", terms.entropies.sum().item(), count)
+        assert terms.entropies is not None
+        sums.add_mean("train/entropy", terms.entropies.sum().item(), count)
         if terms.weights is not None:
             sums.add_mean("train/correction_mean", terms.weights.sum().item(), count)
             sums.add_mean("train/rejected_fraction", (terms.weights == 0).sum().item(), count)
@@ -467,10 +463,8 @@ class TorchLearner:
         versions_N = batch.gather([s.policy_versions for s in samples])
         sums.add_mean("train/policy_lag", (self.updates - versions_N).sum().item(), count)
         # Of tokens that these very weights sampled, any gap is a mismatch of engine and learner.
-        for name, chosen_N in (
-            ("fresh", versions_N >= self.updates),
-            ("stale", versions_N < self.updates),
-        ):
+        is_fresh_N = versions_N >= self.updates
+        for name, chosen_N in (("fresh", is_fresh_N), ("stale", ~is_fresh_N)):
             sums.add_gaps(f"mismatch/{name}", ratios_N[chosen_N].double().cpu().numpy())
 
     @property
@@ -492,7 +486,11 @@ class TorchLearner:
         self.optimizer.load_state(tensors, steps=steps)
 
     def read_shards(self, folder: Path, *, updates: int, steps: int) -> None:
-        """Take over what the ranks of a learner wrote."""
+        """Take over what the ranks of a learner wrote, however many they were.
+
+        Raises:
+            CheckpointError: It cannot be read, or belongs to another model.
+        """
         from turngym.trainers.distributed.shards import read_shards
 
         self.load_state(read_shards(self.optimizer, folder), updates=updates, steps=steps)

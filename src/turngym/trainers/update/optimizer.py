@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +66,25 @@ class Optimizer:
         """Forget the gradients."""
         self._adamw.zero_grad(set_to_none=True)
 
+    def descend(self, losses: Iterable[Tensor], *, where: str) -> float:
+        """Step on a sum of losses, whose parts are backpropagated as they come, and return it.
+
+        Args:
+            losses: The parts; without any no step is taken.
+            where: As of ``step``.
+
+        Raises:
+            TrainingError: As of ``step``.
+        """
+        self.zero_grad()
+        total, parts = 0.0, 0
+        for loss in losses:
+            loss.backward()  # type: ignore[no-untyped-call]
+            total, parts = total + loss.item(), parts + 1
+        if parts:
+            self.step(total, where=where)
+        return total
+
     def step(self, loss: float, *, where: str, scale: float = 1.0) -> float:
         """Clip the gradients, step, and return their norm before clipping.
 
@@ -107,8 +126,7 @@ class Optimizer:
             for number, values in self._adamw.state_dict()["state"].items()
             for name, value in values.items()
         }
-        names = "\n".join(self._names).encode()
-        return {**moments, _NAMES: torch.tensor(list(names), dtype=torch.uint8)} if moments else {}
+        return {**moments, _NAMES: self._names_as_tensor()} if moments else {}
 
     def blank_state(self) -> dict[str, Tensor]:
         """Return what ``state`` has after a step, with zeros for moments: to be filled."""
@@ -117,8 +135,10 @@ class Optimizer:
             blank[f"{number}.step"] = torch.tensor(0.0)
             for name in ("exp_avg", "exp_avg_sq"):
                 blank[f"{number}.{name}"] = torch.zeros_like(weight.detach())
-        names = "\n".join(self._names).encode()
-        return {**blank, _NAMES: torch.tensor(list(names), dtype=torch.uint8)}
+        return {**blank, _NAMES: self._names_as_tensor()}
+
+    def _names_as_tensor(self) -> Tensor:
+        return torch.tensor(list("\n".join(self._names).encode()), dtype=torch.uint8)
 
     def load_state(self, tensors: Mapping[str, Tensor], *, steps: int) -> None:
         """Take over the ``tensors`` that ``state`` returned.

@@ -30,59 +30,52 @@ class LastTurnFirstLearner(TorchLearner):
     """A learner whose update goes turn by turn, from the last to the first."""
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
-        """Change the weights once for a batch of episodes, by ``update_last_turn_first``."""
-        return update_last_turn_first(self, samples)
+        """Change the weights once for a batch of episodes, in one pass per turn number.
 
+        For each turn from the last to the first: the old policy is the one that the later turns
+        left, advantages are multiplied with the episode's weight ``w``, ``steps_per_batch`` steps
+        are taken, and ``w`` becomes ``clip(w · clip(exp(mean(new - old))))`` with the log-probs of
+        the turn's tokens after and before the pass. All passes of an update are at one place of the
+        learning-rate schedule, so that T turns move the policy about T times as far as one update
+        of another method: the learning rate wants to be smaller by as much.
 
-def update_last_turn_first(
-    learner: TorchLearner, samples: Sequence[TrainingSample]
-) -> dict[str, float]:
-    """Change the weights once for a batch of episodes, in one pass per turn number.
+        Args:
+            samples: The whole batch.
 
-    For each turn from the last to the first: the old policy is the one that the later turns left,
-    advantages are multiplied with the episode's weight ``w``, the learner takes its
-    ``steps_per_batch`` steps, and ``w`` becomes ``clip(w · clip(exp(mean(new - old))))`` with the
-    log-probs of the turn's tokens after and before the pass. All passes of an update are at one
-    place of the learning-rate schedule, so that T turns move the policy about T times as far as one
-    update of another method: the learning rate wants to be smaller by as much.
+        Returns:
+            Metrics ``train/*`` as of ``TorchLearner``, and ``train/turn_weight_mean`` and
+            ``train/turn_passes``.
 
-    Args:
-        learner: Owns the policy.
-        samples: The whole batch.
+        Raises:
+            TrainingError: The loss or a gradient is not finite; the message names the step.
 
-    Returns:
-        Metrics ``train/*`` as from ``Learner.update``, and ``train/turn_weight_mean`` and
-        ``train/turn_passes``.
-
-    Raises:
-        TrainingError: The loss or a gradient is not finite; the message names the step.
-
-    Source:
-        SeeUPO, arXiv:2602.06554. Weights are kept by episode, not by row.
-    """
-    sums, optimizer = MetricSums(), learner.optimizer
-    lr, start = optimizer.lr, optimizer.steps
-    counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
-    weights = {sample.trajectory: 1.0 for sample in counted}
-    turns = sorted({int(turn) for s in counted for turn in s.turn_ids[s.loss_mask]}, reverse=True)
-    before = turn_logprobs(learner, counted, turns[:1])
-    for turn, earlier in pairwise([*turns, None]):
-        assert turn is not None
-        here = [sample for sample in counted if (sample.turn_ids == turn).any()]
-        share = len(here) / len(weights)
-        rows = [turn_row(s, turn, factor=weights[s.trajectory], share=share) for s in here]
-        optimizer.steps = start
-        learner.fit(rows, sums, is_first=turn == turns[0])
-        if earlier is not None:
-            after = turn_logprobs(learner, counted, (turn, earlier))
-            for row in rows:
-                key = row.trajectory, turn
-                moved = moved_weight(weights[row.trajectory], after[key] - before[key])
-                weights[row.trajectory] = moved
-            before = after
-    sums.add_mean("train/turn_weight_mean", sum(weights.values()), len(weights))
-    sums.add_mean("train/turn_passes", len(turns), 1)
-    return learner.finish_update(samples, sums, lr=lr)
+        Source:
+            SeeUPO, arXiv:2602.06554. Weights are kept by episode, not by row.
+        """
+        sums, optimizer = MetricSums(), self.optimizer
+        lr, start = optimizer.lr, optimizer.steps
+        counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
+        weights = {sample.trajectory: 1.0 for sample in counted}
+        found = {int(turn) for s in counted for turn in s.turn_ids[s.loss_mask]}
+        turns = sorted(found, reverse=True)
+        before = turn_logprobs(self, counted, turns[:1])
+        for turn, earlier in pairwise([*turns, None]):
+            assert turn is not None
+            here = [sample for sample in counted if (sample.turn_ids == turn).any()]
+            share = len(here) / len(weights)
+            rows = [turn_row(s, turn, factor=weights[s.trajectory], share=share) for s in here]
+            optimizer.steps = start
+            self.fit(rows, sums, is_first=turn == turns[0])
+            if earlier is not None:
+                after = turn_logprobs(self, counted, (turn, earlier))
+                for row in rows:
+                    key = row.trajectory, turn
+                    moved = moved_weight(weights[row.trajectory], after[key] - before[key])
+                    weights[row.trajectory] = moved
+                before = after
+        sums.add_mean("train/turn_weight_mean", sum(weights.values()), len(weights))
+        sums.add_mean("train/turn_passes", len(turns), 1)
+        return self.finish_update(samples, sums, lr=lr)
 
 
 def moved_weight(weight: float, mean_log_ratio: float) -> float:

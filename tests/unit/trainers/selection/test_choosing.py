@@ -114,7 +114,7 @@ def test_arms_are_paid_and_drawn_by_their_value() -> None:
     sampler._arms = {0: "0", 1: "1", 2: "2"}
     for arm, paid in ((0, 0.8), (1, 0.2), (2, 0.5), (0, 0.6)):
         old = sampler.values.get(str(arm), 0.0)
-        sampler._values[str(arm)] = 0.5 * paid + 0.5 * old
+        sampler.values[str(arm)] = 0.5 * paid + 0.5 * old
     assert sampler.values == pytest.approx({"0": 0.5, "1": 0.1, "2": 0.25})
     shares = probabilities([sampler.values[arm] for arm in "012"], config)
     assert shares.tolist() == pytest.approx([0.525447, 0.193301, 0.281252], abs=1e-6)

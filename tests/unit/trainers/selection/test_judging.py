@@ -134,8 +134,8 @@ def test_old_successes_are_forgotten_and_the_rest_survives_a_checkpoint() -> Non
     replayer.replay(0, [ready([1, 0])], RNG(0))
     again = SuccessReplayer(config)
     again.load_state(json.loads(json.dumps(replayer.state())))
-    assert again.successes.of(TASK.id, 3) == replayer.successes.of(TASK.id, 3) != []
-    assert again.successes.of(TASK.id, 4) == []
+    assert again.of(TASK.id, 3) == replayer.of(TASK.id, 3) != []
+    assert again.of(TASK.id, 4) == []
 
 
 def test_the_baseline_of_imitation_is_the_median_of_recent_groups() -> None:

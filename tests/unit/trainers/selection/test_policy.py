@@ -139,7 +139,8 @@ def test_a_checkpoint_restores_every_choice(settings: dict[str, Any]) -> None:
     late = [play(made, 12, 0.5)]
     play(again, 12, 0.5)
     assert again.replay(3, late) == made.replay(3, late)
-    assert again.imitation(4) == made.imitation(4)
+    if settings.get("replay") == {"type": "imitation"}:
+        assert again.imitation(4) == made.imitation(4)
 
 
 def test_an_environment_begins_the_same_wherever_its_past_matters() -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import (
@@ -27,13 +27,9 @@ from turngym.trainers.credit.critics.values import Mask, ValueModel, final_promp
 from turngym.trainers.credit.group.normalize import scale_batch, spread_groups
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, IntArray, per_token, to_samples
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import BatchScale, Gae
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from turngym.trainers.settings.algo import AlgoConfig
-    from turngym.types import TrajectoryGroup
+from turngym.types import TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,18 +43,12 @@ class _Text:
     is_cut: bool
     """The last token is no part of the text: the value before it is that of the last state."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Estimate:
-    """What is known of one episode. S counts turns or sampled tokens."""
-
-    values_S: FloatArray
-    advantages_S: FloatArray
-
     @property
-    def targets_S(self) -> FloatArray:
-        """Lambda-returns."""
-        return self.advantages_S + self.values_S
+    def read_L(self) -> Mask:
+        """Tokens whose state has a value at all."""
+        read_L = self.steps_L.copy()
+        read_L[-1] |= self.is_cut
+        return read_L
 
 
 class GaeCredit:
@@ -93,13 +83,15 @@ class GaeCredit:
         # Judged before it learns: a critic that knows the outcomes of its own batch would explain
         # the advantages away.
         estimates, metrics = self._judge_and_learn(turns, rewards_N)
+        if self._config.level == "turn":
+            pairs = zip(turns.episodes, estimates, strict=True)
+            estimates = [per_token(episode, values_T) for episode, values_T in pairs]
         # A source that still learns says what it thinks so far, and the critic learns beside it.
         is_warm = is_ready and self._updates >= self._config.critic.warmup_updates
         self._updates += 1
-        raw = [self._over_tokens(turns, b, e.advantages_S) for b, e in enumerate(estimates)]
-        advantages = scale_tokens(raw, turns, self._config.batch)
-        pairs = list(enumerate(zip(turns.episodes, advantages, strict=True)))
-        samples = [s for b, (t, a) in pairs for s in to_samples(t, a, index=b)]
+        advantages = scale_tokens(estimates, turns, self._config.batch)
+        rows = enumerate(zip(turns.episodes, advantages, strict=True))
+        samples = [s for b, (t, a) in rows for s in to_samples(t, a, index=b)]
         return Credit(
             samples=tuple(samples) if is_warm else (),
             trajectories=turns.episodes,
@@ -120,26 +112,27 @@ class GaeCredit:
 
     def _judge_and_learn(
         self, turns: TurnBatch, rewards_N: FloatArray
-    ) -> tuple[list[_Estimate], dict[str, float]]:
+    ) -> tuple[list[FloatArray], dict[str, float]]:
+        """Return advantages of turns or sampled tokens, [S] for each episode; fit the critic."""
         texts = [text for b in range(len(turns.episodes)) for text in self._texts(turns, b)]
-        values = self._read(texts)
-        estimates = []
+        ids = [text.token_ids for text in texts]
+        values = self._values.read(ids, [text.read_L for text in texts])
+        before: list[FloatArray] = []
+        estimates: list[FloatArray] = []
         for b, rewards_T in enumerate(turns.split(rewards_N)):
             own = [(t, v) for t, v in zip(texts, values, strict=True) if t.episode == b]
             values_S = np.concatenate([v[: v.size - t.is_cut] for t, v in own])
             last = None if turns.truncated_B[b] else 0.0
             last = float(own[-1][1][-1]) if own[-1][0].is_cut else last
-            advantages_S = self._advantages(rewards_T, values_S, turns, b, last)
-            estimates.append(_Estimate(values_S=values_S, advantages_S=advantages_S))
-        targets = np.concatenate([e.targets_S for e in estimates])
+            before.append(values_S)
+            estimates.append(self._advantages(rewards_T, values_S, turns, b, last))
+        targets = np.concatenate(estimates) + np.concatenate(before)  # lambda-returns
         cuts = np.cumsum([int(text.steps_L.sum()) for text in texts])[:-1]
-        loss = self._values.fit(
-            [text.token_ids for text in texts],
-            [text.steps_L for text in texts],
-            np.split(targets, cuts),
+        steps = [text.steps_L for text in texts]
+        loss = self._values.fit(ids, steps, np.split(targets, cuts))
+        return estimates, {"credit/critic_loss": loss} | _fit_metrics(
+            np.concatenate(before), targets
         )
-        before = np.concatenate([e.values_S for e in estimates])
-        return estimates, {"credit/critic_loss": loss} | _fit_metrics(before, targets)
 
     def _texts(self, turns: TurnBatch, b: int) -> list[_Text]:
         """Return the segments of episode ``b``; a cut-off one is closed by the last state."""
@@ -152,11 +145,9 @@ class GaeCredit:
             is_cut = keeps_value and sample is samples[-1]
             steps_L = sample.loss_mask
             if self._config.level == "turn":
-                first_L = np.zeros(steps_L.shape, dtype=np.bool_)
-                first_L[
-                    [int(np.argmax(sample.turn_ids == t)) for t in _turns_of(sample.turn_ids)]
-                ] = 1
-                steps_L = first_L
+                found, places = np.unique(sample.turn_ids, return_index=True)
+                steps_L = np.zeros_like(steps_L)
+                steps_L[places[found >= 0]] = True
             token_ids = sample.token_ids
             if is_cut:
                 more = final_prompt(
@@ -166,12 +157,6 @@ class GaeCredit:
                 steps_L = np.pad(steps_L, (0, len(more) + 1))
             texts.append(_Text(episode=b, token_ids=token_ids, steps_L=steps_L, is_cut=is_cut))
         return texts
-
-    def _read(self, texts: Sequence[_Text]) -> list[FloatArray]:
-        masks = [text.steps_L.copy() for text in texts]
-        for text, mask in zip(texts, masks, strict=True):
-            mask[-1] |= text.is_cut
-        return self._values.read([text.token_ids for text in texts], masks)
 
     def _advantages(
         self,
@@ -196,10 +181,6 @@ class GaeCredit:
         token_wise = config.level == "token"
         rewards_S = on_last_token(rewards_T, lengths_T) if token_wise else rewards_T
         return gae(rewards_S, values_S, last, gamma=config.gamma, lam=config.lam)
-
-    def _over_tokens(self, turns: TurnBatch, b: int, advantages_S: FloatArray) -> FloatArray:
-        is_turn = self._config.level == "turn"
-        return per_token(turns.episodes[b], advantages_S) if is_turn else advantages_S
 
     def state(self) -> dict[str, Tensor]:
         """Return the critic, what the reward sources learned, and the number of updates."""
@@ -261,10 +242,6 @@ def turn_means(turns: TurnBatch, advantages: Sequence[FloatArray]) -> list[Float
     starts = np.cumsum(turns.tokens_N) - turns.tokens_N
     sums_N = np.add.reduceat(np.concatenate(advantages), starts)
     return turns.split(sums_N / turns.tokens_N)
-
-
-def _turns_of(turn_ids: IntArray) -> list[int]:
-    return [int(turn) for turn in np.unique(turn_ids) if turn >= 0]
 
 
 def _fit_metrics(values: FloatArray, targets: FloatArray) -> dict[str, float]:

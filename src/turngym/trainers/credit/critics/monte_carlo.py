@@ -6,23 +6,19 @@ Axis letters: B episode, N turn of any episode, H half of the continuations, S s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from turngym.coroutines import at_home
 from turngym.errors import TrainingError
 from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import Credit, CreditContext, TurnBatch, credit_of_turns
 from turngym.trainers.credit.group.normalize import scale_batch
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import MonteCarlo
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from turngym.trainers.settings.algo import AlgoConfig
-    from turngym.types import TrajectoryGroup
+from turngym.types import TrajectoryGroup
 
 
 class MonteCarloCredit:

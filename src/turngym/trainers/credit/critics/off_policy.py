@@ -10,26 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from turngym.agents.engine.protocol import Generation
 from turngym.coroutines import at_home
 from turngym.seeding import derive_seed
-from turngym.trainers.credit.base import Credit, CreditContext, below, joined
+from turngym.trainers.credit.base import Credit, CreditContext, advantage_metrics, below, joined
 from turngym.trainers.credit.critics.replay import Transition
 from turngym.trainers.credit.critics.utterance_critic import ReplayedCritic
 from turngym.trainers.credit.critics.values import ValueModel
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import Archer, BestOfN
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from turngym.agents.engine.protocol import Generation
-    from turngym.trainers.settings.algo import AlgoConfig
-    from turngym.types import TrajectoryGroup
+from turngym.types import TrajectoryGroup
 
 
 class _OffPolicyCredit:
@@ -89,7 +85,8 @@ class ArcherCredit(_OffPolicyCredit):
             is_online = config.mode == "online"
             values = critic.values(states, fresh) if is_online else critic.replayed_values(rows)
             advantages = values.advantage()
-            scaled = _normalized(advantages) if config.normalize else advantages
+            centred = advantages - advantages.mean()
+            scaled = centred / (centred.std() + 1e-8) if config.normalize else advantages
             if is_online:
                 samples = [
                     action_sample(s, g.token_ids, g.logprobs, g.versions, float(a), index=k)
@@ -97,7 +94,7 @@ class ArcherCredit(_OffPolicyCredit):
                 ]
             else:
                 samples = self._played_samples(rows, scaled)
-            metrics = _advantage_metrics(advantages)
+            metrics = advantage_metrics(advantages)
             if self._baseline is not None:
                 samples, loss = self._with_baseline(self._baseline, samples)
                 metrics["credit/baseline_loss"] = loss
@@ -155,12 +152,6 @@ def less_baseline(
         advantages_L[sample.loss_mask] -= values_A.astype(np.float32)
         lowered.append(replace(sample, advantages=advantages_L))
     return lowered
-
-
-def _normalized(advantages: FloatArray) -> FloatArray:
-    centred: FloatArray = advantages - advantages.mean()
-    scaled: FloatArray = centred / (centred.std() + 1e-8)
-    return scaled
 
 
 def choose_best(
@@ -242,7 +233,7 @@ class BestOfNCredit(_OffPolicyCredit):
         return samples, {
             "credit/imitated_fraction": float(is_good_K.mean()),
             "credit/played_best_fraction": float((best_K == 0).mean()),
-            **_advantage_metrics(advantages_KN),
+            **advantage_metrics(advantages_KN),
         }
 
 
@@ -260,13 +251,6 @@ def _imitation(
 
 def _actions(sampled: Sequence[Generation]) -> list[TokenIds]:
     return [np.array(found.token_ids, dtype=np.int32) for found in sampled]
-
-
-def _advantage_metrics(advantages: FloatArray) -> dict[str, float]:
-    return {
-        "credit/advantage_mean": float(advantages.mean()),
-        "credit/advantage_std": float(advantages.std()),
-    }
 
 
 async def sample_actions(

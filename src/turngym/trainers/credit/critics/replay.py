@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from turngym.agents.rendering import Renderer
 from turngym.errors import CheckpointError
 from turngym.trainers.credit.base import TurnBatch
 from turngym.trainers.credit.critics.values import final_prompt
 from turngym.trainers.samples import FloatArray, to_samples
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Ids = NDArray[np.int32]
 _NUMBERS = ("reward", "mc_return")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,14 +29,12 @@ from turngym.trainers.credit.critics.utterance_encoder import Encoder, new_encod
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.credit.warm_up import WarmUp, correlation
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import UtteranceCritic
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.update.compute import compute_of
 from turngym.trainers.update.optimizer import Optimizer
 from turngym.types import TrajectoryGroup
-
-if TYPE_CHECKING:
-    from turngym.trainers.settings.algo import AlgoConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +118,7 @@ class CriticLearner:
         self,
         config: UtteranceCritic,
         *,
-        make_encoder: Callable[[], Encoder[Any]],
+        make_encoder: Callable[[], Encoder],
         seed: int,
         device: torch.device | None = None,
         expectile: float | None = None,
@@ -167,12 +165,10 @@ class CriticLearner:
         else:
             q_loss = (q_2K - yq_2K).square().mean(dim=1).sum()
             loss = q_loss + expectile_loss(yv_2J - v_2J, self._expectile).sum()
-        self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step(loss.item(), where=f"critic, step {self.steps}")
+        found = self._optimizer.descend([loss], where=f"critic, step {self.steps}")
         if self.steps % self._config.polyak_every == 0:
             polyak(self.target, online, self._config.tau)
-        return loss.item()
+        return found
 
     @torch.no_grad()
     def _targets(
@@ -328,7 +324,7 @@ class ReplayedCritic:
         """
         config, losses = self._config, []
         q_K = np.zeros(0)
-        if self._warm_up.judges:  # before it learns from them
+        if self._warm_up.waits:  # before it learns from them
             q_K = self.replayed_values(self._newest).q_2K.mean(axis=0)
         steps = self._warm_up.steps(config.steps_per_update)
         for step in range(steps if len(self.buffer) else 0):
@@ -375,19 +371,17 @@ class ReplayedCritic:
         """
         values = self.replayed_values(self._newest)
         advantages = turns.split(values.advantage()) if turns.episodes else []
+        returns = np.array([row.mc_return for row in self._newest])
+        fit = {
+            "credit/q_return_correlation": correlation(values.q_2K.mean(axis=0), returns),
+            "credit/value_mean": float(values.v_2K.mean()) if returns.size else 0.0,
+        }
         return Credit(
             samples=tuple(samples),
             trajectories=turns.episodes,
             advantages=tuple(advantages),
-            metrics=self._metrics | self._fit(values) | dict(metrics),
+            metrics=self._metrics | fit | dict(metrics),
         )
-
-    def _fit(self, values: CriticValues) -> dict[str, float]:
-        returns = np.array([row.mc_return for row in self._newest])
-        return {
-            "credit/q_return_correlation": correlation(values.q_2K.mean(axis=0), returns),
-            "credit/value_mean": float(values.v_2K.mean()) if returns.size else 0.0,
-        }
 
     def state(self) -> dict[str, Tensor]:
         """Return the buffer, the critic and the number of updates."""
@@ -404,7 +398,7 @@ class ReplayedCritic:
 class _Net(nn.Module):
     """An encoder, and four heads on it."""
 
-    def __init__(self, encoder: Encoder[Any], config: UtteranceCritic) -> None:
+    def __init__(self, encoder: Encoder, config: UtteranceCritic) -> None:
         super().__init__()
         self.encoder = encoder.requires_grad_(not config.freeze_encoder)
         self._interaction = config.interaction

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,22 +17,18 @@ from torch import Tensor, nn
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.trainers.samples import TokenIds
+from turngym.trainers.settings.group import UtteranceCritic
 from turngym.trainers.update.compute import computing
 from turngym.trainers.update.forward import body_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from turngym.trainers.settings.group import UtteranceCritic
-
 _LIKE_LENGTH = 0.75
 """Texts shorter than this share of a rectangle's longest go to another rectangle."""
 
 
-TextT = TypeVar("TextT")
-
-
-class Encoder(nn.Module, ABC, Generic[TextT]):
+class Encoder(nn.Module, ABC):
     """Base of encoders: one vector per text, computed in rectangles of texts of like length.
 
     Args:
@@ -55,17 +51,20 @@ class Encoder(nn.Module, ABC, Generic[TextT]):
         order = torch.tensor([k for group in groups for k in group], device=vectors.device)
         return vectors[order.argsort()]
 
-    @abstractmethod
-    def _read(self, text: TokenIds) -> TextT: ...
+    # Any: what ``_read`` makes of a text is what the others take.
+
+    def _read(self, text: TokenIds) -> Any:
+        """Return a text without its oldest tokens, if it is too long."""
+        return text[-self._max_tokens :]
+
+    def _length(self, text: Any) -> int:
+        return len(text)
 
     @abstractmethod
-    def _length(self, text: TextT) -> int: ...
-
-    @abstractmethod
-    def _rectangle(self, texts: Sequence[TextT]) -> Tensor: ...
+    def _rectangle(self, texts: Sequence[Any]) -> Tensor: ...
 
 
-class SmallEncoder(Encoder[TokenIds]):
+class SmallEncoder(Encoder):
     """A bidirectional transformer over the policy's own tokens, from scratch.
 
     A query of its own stands before the tokens; what it gathers in the last layer is the vector, so
@@ -93,12 +92,6 @@ class SmallEncoder(Encoder[TokenIds]):
         self.norm = nn.LayerNorm(config.hidden)
         for table in (self.tokens, self.positions):
             nn.init.normal_(table.weight, std=config.hidden**-0.5)
-
-    def _read(self, text: TokenIds) -> TokenIds:
-        return text[-self._max_tokens :]
-
-    def _length(self, text: TokenIds) -> int:
-        return text.size
 
     def _rectangle(self, texts: Sequence[TokenIds]) -> Tensor:
         lengths = np.array([text.size for text in texts])
@@ -150,7 +143,7 @@ class _Block(nn.Module):
         return x.view(rows, length, self._heads, -1).transpose(1, 2)
 
 
-class PretrainedEncoder(Encoder[Any]):
+class PretrainedEncoder(Encoder):
     """An encoder of the ``transformers`` library over the decoded text; trained whole.
 
     The vector is the pooled one where the model has a pooler, else that of the first token.
@@ -203,7 +196,7 @@ class PretrainedEncoder(Encoder[Any]):
         return first if pooled is None else pooled
 
 
-class PolicyEncoder(Encoder[TokenIds]):
+class PolicyEncoder(Encoder):
     """A copy of the policy's body, trained whole; the vector is what stands behind the last token.
 
     In fp32 and in evaluation mode. Longer texts lose their oldest tokens.
@@ -222,9 +215,6 @@ class PolicyEncoder(Encoder[TokenIds]):
         self.body, self.width = body_of(model)
         self._start = start
 
-    def _read(self, text: TokenIds) -> TokenIds:
-        return text[-self._max_tokens :]
-
     def _length(self, text: TokenIds) -> int:
         return text.size + 1
 
@@ -242,7 +232,7 @@ class PolicyEncoder(Encoder[TokenIds]):
 
 def new_encoder(
     config: UtteranceCritic, *, model: PreTrainedModel, renderer: Renderer, max_batch: int
-) -> Encoder[Any]:
+) -> Encoder:
     """Return the encoder that ``config`` asks for.
 
     Args:

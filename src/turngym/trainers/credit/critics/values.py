@@ -59,15 +59,12 @@ class ValueModel:
             token_ids: Texts, one array [L] each.
             masks: Their chosen tokens, one array [L] each; never the first token of a text.
         """
-        found = [np.zeros(int(mask.sum()), dtype=np.float64) for mask in masks]
+        found: dict[int, FloatArray] = {}
         with torch.no_grad():
             for batch in self._rectangles(token_ids, masks):
-                values_N = self._net(batch, is_behind=False).cpu().double().numpy()
-                sizes = [int(mask.sum()) for mask in batch.masks]
-                parts = np.split(values_N, np.cumsum(sizes)[:-1])
-                for member, part in zip(batch.members, parts, strict=True):
-                    found[member] = part
-        return found
+                values_N = self._net(batch, is_behind=False)
+                found |= dict(zip(batch.members, batch.split(values_N.double()), strict=True))
+        return [found.get(i, np.zeros(0)) for i in range(len(masks))]
 
     def fit(
         self, token_ids: Sequence[IntArray], masks: Sequence[Mask], targets: Sequence[FloatArray]
@@ -104,16 +101,13 @@ class ValueModel:
     ) -> float:
         count = max(1, sum(int(masks[i].sum()) for i in chosen))
         wanted = [targets[i] for i in chosen]
-        self._optimizer.zero_grad()
-        total = 0.0
-        rectangles = self._rectangles([token_ids[i] for i in chosen], [masks[i] for i in chosen])
-        for batch in rectangles:
-            loss = (self._net(batch, is_behind=False) - batch.gather(wanted)).square().sum() / count
-            loss.backward()
-            total += loss.item()
-        if rectangles:
-            self._optimizer.step(total, where=f"value model, fit {self._fits}")
-        return total
+        losses = (
+            (self._net(batch, is_behind=False) - batch.gather(wanted)).square().sum() / count
+            for batch in self._rectangles(
+                [token_ids[i] for i in chosen], [masks[i] for i in chosen]
+            )
+        )
+        return self._optimizer.descend(losses, where=f"value model, fit {self._fits}")
 
     def _rectangles(self, token_ids: Sequence[IntArray], masks: Sequence[Mask]) -> list[MicroBatch]:
         compute = self._net.compute

@@ -8,7 +8,6 @@ compared (C·N in a row).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,11 +18,11 @@ from turngym.trainers.credit.base import (
     Credit,
     CreditContext,
     TurnBatch,
+    advantage_metrics,
     credit_of_turns,
 )
 from turngym.trainers.credit.group.normalize import (
     ZERO_SPREAD,
-    batch_counts,
     combine_terms,
     lower_medians,
     normalize,
@@ -178,12 +177,14 @@ def _normalized(
     if term.unit == "token":
         values_CN = values_CN / np.maximum(turns.tokens_N, 1)
         valid_CN = valid_CN & (values_CN != 0) & (turns.tokens_N > 0)
-    counts_R = np.tile(turn_counts(turns, term), len(values_CN))
+    # An episode counts once only where all its turns are compared with those of others.
+    by_turn = term.unit == "episode" and term.group_by != "task"
+    counts_R = np.tile(turns.counts("turn" if by_turn else term.unit), len(values_CN))
     found = []
-    for groups in baseline_groups(turns, term):
-        baseline_R = np.where(valid_CN, groups.baseline_N, -1).ravel()
+    for baseline_N, weight in baseline_groups(turns, term):
+        baseline_R = np.where(valid_CN, baseline_N, -1).ravel()
         relative_R = normalize(values_CN.ravel(), baseline_R, term, counts_N=counts_R)
-        found.append((groups.weight, relative_R.reshape(values_CN.shape)))
+        found.append((weight, relative_R.reshape(values_CN.shape)))
     if term.group_by != "history":
         return found[0][1]
     # HGPO: the weighted mean over the depths at which a turn differs from its baseline; a depth
@@ -196,20 +197,11 @@ def _normalized(
     return total_CN / np.where(weights_CN > 0, weights_CN, 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BaselineGroups:
-    """One way to put turns into baseline groups."""
+def baseline_groups(turns: TurnBatch, term: Term) -> list[tuple[IntArray, float]]:
+    """Return the number of each turn's baseline group, -1 for none, shape [N]; and its weight.
 
-    baseline_N: IntArray
-    """Number of the baseline group of each turn, -1 for none."""
-    weight: float = 1.0
-    """Of what comes of it, where a turn is in several groups."""
-
-
-def baseline_groups(turns: TurnBatch, term: Term) -> list[BaselineGroups]:
-    """Return the baseline groups of a term; for ``history`` once for each number of states.
-
-    A turn whose state has no key is in no group of states.
+    For ``history`` once for each number of states. A turn whose state has no key is in no group of
+    states.
 
     Args:
         turns: The batch.
@@ -219,28 +211,19 @@ def baseline_groups(turns: TurnBatch, term: Term) -> list[BaselineGroups]:
         ``state``: GiGPO, arXiv:2505.10978. ``history``: HGPO, arXiv:2602.22817.
     """
     if term.group_by == "task":
-        return [BaselineGroups(baseline_N=turns.group_N)]
+        return [(turns.group_N, 1.0)]
     if term.group_by == "task_turn":
         keys = zip(turns.group_N.tolist(), turns.turn_N.tolist(), strict=True)
-        return [BaselineGroups(baseline_N=_numbered(keys))]
+        return [(_numbered(keys), 1.0)]
     if term.group_by == "state":
-        return [BaselineGroups(baseline_N=_same_states(turns, 1))]
+        return [(_same_states(turns, 1), 1.0)]
     return [
-        BaselineGroups(
-            baseline_N=_same_states(turns, states),
-            weight=float((states + term.history_offset) ** term.history_power),
+        (
+            _same_states(turns, states),
+            float((states + term.history_offset) ** term.history_power),
         )
         for states in range(1, term.history + 2)
     ]
-
-
-def turn_counts(turns: TurnBatch, term: Term) -> FloatArray:
-    """Return how often each turn counts in the statistics of its baseline group, shape [N]."""
-    if term.group_by == "task" and term.unit == "episode":
-        return np.where(turns.turn_N == 0, 1.0, 0.0)
-    if term.unit in ("token", "length"):
-        return turns.tokens_N.astype(np.float64)
-    return np.ones(len(turns.turn_N))
 
 
 def _same_states(turns: TurnBatch, states: int) -> IntArray:
@@ -360,7 +343,7 @@ def turn_advantages(
     if config.drop_pivot:
         values_N = values_N * _pivot_factors(values_N, turns)
     if config.batch is not None:
-        values_N = scale_batch(values_N, batch_counts(turns, config.batch), config.batch)
+        values_N = scale_batch(values_N, turns.counts(config.batch.unit), config.batch)
     signs_N = np.where(values_N > 0, config.positive_weight, config.negative_weight)
     weighted_N: FloatArray = signs_N * values_N
     return weighted_N
@@ -429,13 +412,10 @@ def signal_metrics(
         config: The method.
         advantages_N: Shape [N].
     """
-    metrics = {
-        "credit/advantage_mean": float(advantages_N.mean()),
-        "credit/advantage_std": float(advantages_N.std()),
-    }
+    metrics = advantage_metrics(advantages_N)
     for term in config.terms:
         if term.group_by in ("state", "history"):
-            metrics |= _state_group_metrics(baseline_groups(turns, term)[0].baseline_N)
+            metrics |= _state_group_metrics(baseline_groups(turns, term)[0][0])
     outcome_N = turns.outcome_B[turns.episode_N]
     for name, component in components.items():
         if name not in ("env", "outcome"):

@@ -53,7 +53,7 @@ def normalize(
         return result_N
     counts = np.ones(values_N.shape) if counts_N is None else counts_N
     groups = _Groups.of(values_N[inside_N], baseline_N[inside_N], counts[inside_N])
-    spread_P = groups.largest() - groups.smallest()
+    spread_P = groups.largest(groups.values_N) + groups.largest(-groups.values_N)
     is_one_P, is_equal_P = groups.size_P <= 1, spread_P < ZERO_SPREAD
     centred_N = groups.values_N - _centre(groups, term)[groups.index_N] - term.offset
     if term.centre == "leave_one_out":
@@ -98,16 +98,11 @@ class _Groups:
         size_P = np.bincount(index_N, counts_N).astype(np.float64)
         return cls(values_N=values_N, index_N=index_N, counts_N=counts_N, size_P=size_P)
 
-    def smallest(self) -> FloatArray:
-        return self._extreme(np.minimum, np.inf)
-
-    def largest(self) -> FloatArray:
-        return self._extreme(np.maximum, -np.inf)
-
-    def _extreme(self, choose: np.ufunc, start: float) -> FloatArray:
-        found_P = np.full(self.size_P.shape, start)
+    def largest(self, values_N: FloatArray) -> FloatArray:
+        """Return the largest of ``values_N`` in each baseline group, shape [P]."""
+        found_P = np.full(self.size_P.shape, -np.inf)
         counted = self.counts_N > 0
-        choose.at(found_P, self.index_N[counted], self.values_N[counted])
+        np.maximum.at(found_P, self.index_N[counted], values_N[counted])
         return found_P
 
     def means(self) -> FloatArray:
@@ -115,7 +110,7 @@ class _Groups:
 
     def log_mean_exp(self, tau: float) -> FloatArray:
         """Return ``tau · log mean exp(x / tau)`` of each baseline group, shape [P]."""
-        largest_P = self.largest()
+        largest_P = self.largest(self.values_N)
         grown_N = np.exp((self.values_N - largest_P[self.index_N]) / tau)
         means_P = np.bincount(self.index_N, self.counts_N * grown_N) / self.size_P
         found_P: FloatArray = largest_P + tau * np.log(means_P)
@@ -220,15 +215,6 @@ def scale_batch(values_N: FloatArray, counts_N: FloatArray, config: BatchScale) 
     return scaled_N
 
 
-def batch_counts(turns: TurnBatch, config: BatchScale) -> FloatArray:
-    """Return how often each turn counts in the statistics of a batch, shape [N]."""
-    if config.unit == "token":
-        return turns.tokens_N.astype(np.float64)
-    if config.unit == "episode":
-        return np.where(turns.turn_N == 0, 1.0, 0.0)
-    return np.ones(len(turns.turn_N))
-
-
 def group_deviations(values_B: FloatArray, turns: TurnBatch) -> FloatArray:
     """Return the sample standard deviation of an episode's group, 0 for a group of one, shape [B].
 
@@ -236,11 +222,8 @@ def group_deviations(values_B: FloatArray, turns: TurnBatch) -> FloatArray:
         values_B: One value per episode.
         turns: The batch.
     """
-    size = np.maximum(np.bincount(turns.group_B), 1)
-    mean = np.bincount(turns.group_B, values_B) / size
-    squares = np.bincount(turns.group_B, (values_B - mean[turns.group_B]) ** 2)
-    spread: FloatArray = np.sqrt(squares / np.maximum(size - 1, 1))
-    return spread[turns.group_B]
+    groups = _Groups.of(values_B, turns.group_B, np.ones(values_B.shape))
+    return groups.deviations(ddof=1)[groups.index_N]
 
 
 def spread_groups(values_B: FloatArray, turns: TurnBatch, config: GroupFilter) -> set[int]:

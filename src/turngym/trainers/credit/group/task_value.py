@@ -15,12 +15,13 @@ from turngym.trainers.credit.base import (
     Credit,
     CreditContext,
     TurnBatch,
+    advantage_metrics,
     below,
     credit_of_turns,
     joined,
 )
 from turngym.trainers.credit.group.group_relative import term_returns
-from turngym.trainers.credit.group.normalize import batch_counts, scale_batch
+from turngym.trainers.credit.group.normalize import scale_batch
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.group import Term
@@ -156,21 +157,21 @@ class TaskValueCredit:
         keep_B = is_known_B | self._values.trains_on_new
         values_N = (advantages_B * keep_B)[turns.episode_N]
         if self._config.batch is not None:
-            counts_N = batch_counts(turns, self._config.batch) * keep_B[turns.episode_N]
+            counts_N = turns.counts(self._config.batch.unit) * keep_B[turns.episode_N]
             values_N = scale_batch(values_N, counts_N, self._config.batch)
+        waiting = len(np.setdiff1d(turns.group_B, turns.group_B[keep_B]))
         return credit_of_turns(
             turns,
             values_N,
             keep_B=keep_B,
-            dropped={"warmup": waiting} if (waiting := _groups_without(turns, keep_B)) else {},
+            dropped={"warmup": waiting} if waiting else {},
             metrics=self._sources.metrics() | self._metrics(values_N, is_known_B),
         )
 
     def _metrics(self, values_N: FloatArray, is_known_B: NDArray[np.bool_]) -> dict[str, float]:
         known = [self._values.value(task) for task in self._values.known]
         return {
-            "credit/advantage_mean": float(values_N.mean()),
-            "credit/advantage_std": float(values_N.std()),
+            **advantage_metrics(values_N),
             "credit/known_tasks": float(is_known_B.mean()),
             "credit/task_value": float(np.mean(known)),
         }
@@ -194,8 +195,3 @@ class TaskValueCredit:
         pairs = ((a, b) for a, b in own["values"].tolist())
         self._values.known = dict(zip(names, pairs, strict=False))
         self._sources.load_state(below(tensors, "sources"))
-
-
-def _groups_without(turns: TurnBatch, keep_B: NDArray[np.bool_]) -> int:
-    """Return how many groups have no episode that is trained on."""
-    return len(set(turns.group_B.tolist()) - set(turns.group_B[keep_B].tolist()))

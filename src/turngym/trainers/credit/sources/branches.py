@@ -165,7 +165,15 @@ def sees_branches(model: PreTrainedModel, *, ranks: Ranks = ALONE) -> bool:
         return False
     if kinds is None and getattr(config, "sliding_window", None) is not None:
         return False
-    probe = _probe(int(config.vocab_size))
+    ids, mask = np.arange(1, 13) * 7 % int(config.vocab_size), np.ones(3, dtype=np.bool_)
+    probe = Tree(
+        trunk_L=ids[:6],
+        chosen_L=np.arange(6) > 0,
+        branches=(
+            Branch(start=2, token_ids_M=ids[6:9], chosen_M=mask),
+            Branch(start=5, token_ids_M=ids[9:], chosen_M=mask),
+        ),
+    )
     wanted = score_trees_apart(model, [probe], max_tokens=64)[0]
     try:
         found = score_trees(model, [probe], max_tokens=64)[0]
@@ -247,16 +255,3 @@ def _cut(tree: Tree, values_T: Logprobs) -> TreeScores:
     sizes = [tree.trunk_L.size, *(branch.token_ids_M.size for branch in tree.branches)]
     trunk, *branches = np.split(values_T, np.cumsum(sizes)[:-1])
     return TreeScores(trunk_L=trunk, branches=tuple(branches))
-
-
-def _probe(vocabulary: int) -> Tree:
-    ids = np.arange(1, 13) * 7 % vocabulary
-    mask = np.ones(3, dtype=np.bool_)
-    return Tree(
-        trunk_L=ids[:6],
-        chosen_L=np.arange(6) > 0,
-        branches=(
-            Branch(start=2, token_ids_M=ids[6:9], chosen_M=mask),
-            Branch(start=5, token_ids_M=ids[9:], chosen_M=mask),
-        ),
-    )

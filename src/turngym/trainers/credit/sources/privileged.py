@@ -45,7 +45,7 @@ from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Privileged
 from turngym.trainers.update.compute import compute_of, room_of
-from turngym.trainers.update.forward import score, token_logprobs
+from turngym.trainers.update.forward import read_tokens, score
 from turngym.trainers.update.optimizer import Optimizer, load_own_state, own_state
 from turngym.types import Trajectory
 
@@ -210,15 +210,12 @@ class PrivilegedCritic:
         """
         config, number = self._config, self._optimizer.steps
         pairs = buffer.sample(config.batch_pairs, generator(self._seed, "pairs", number))
-        self._optimizer.zero_grad()
-        total = 0.0
-        for numbers in packed(pairs, max_tokens=self._max_tokens):
-            margins_P = self._margins([pairs[i] for i in numbers])
-            loss = ranking_loss(margins_P, beta=config.beta).sum() / len(pairs)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
-        self._optimizer.step(total, where=f"privileged critic, step {number}")
-        return total
+        margins = (
+            self._margins([pairs[i] for i in numbers])
+            for numbers in packed(pairs, max_tokens=self._max_tokens)
+        )
+        losses = (ranking_loss(part_P, beta=config.beta).sum() / len(pairs) for part_P in margins)
+        return self._optimizer.descend(losses, where=f"privileged critic, step {number}")
 
     def state(self) -> dict[str, Tensor]:
         """Return both copies' weights, moments and the number of steps."""
@@ -243,7 +240,7 @@ class PrivilegedCritic:
         device = compute_of(self._model).device
         batch = rectangle(rows, [row.turn_ids_L >= 0 for row in rows], device)
         frozen_N = batch.gather([row.reference_L for row in rows])
-        ratios_N = token_logprobs(self._model, batch)[0] - frozen_N
+        ratios_N = read_tokens(self._model, batch)[0] - frozen_N
         margins_P = torch.zeros(len(pairs), device=device)
         return margins_P.index_add(0, batch.gather(owners), ratios_N * batch.gather(weights))
 

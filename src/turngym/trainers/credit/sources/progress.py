@@ -86,8 +86,7 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
         else:
             values_N = self._judge_and_learn(turns)
         rewards_N = progress_rewards(values_N, turns, self._config)
-        has_value_N = np.ones(rewards_N.shape, dtype=np.bool_)
-        return {"progress": RewardComponent(values_N=rewards_N, has_value_N=has_value_N)}
+        return {"progress": RewardComponent.everywhere(rewards_N)}
 
     def _new_learner(self) -> ProgressEstimator:
         config, context = self._config, self._context
@@ -104,13 +103,18 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
         examples = [self._example(episode) for episode in turns.episodes]
         # Judged before it learns: predictions of what it has seen would be the outcomes themselves.
         contributions = self._learner.contributions(examples)
-        metrics = _metrics(contributions, turns.outcome_B)
+        predicted_B = np.array([values_T.sum() for values_T in contributions])
+        metrics = {}
+        if contributions:
+            spread = float(np.mean([values_T.std() for values_T in contributions]))
+            metrics["credit/progress_spread"] = spread
+        if found := correlation(predicted_B, turns.outcome_B):
+            metrics["credit/progress_correlation"] = found
         if self._warm_up.learns:
             self._buffer.add(examples)
             steps = self._warm_up.steps(self._config.steps_per_update)
             losses = [self._learner.step(self._buffer) for _ in range(steps)]
             metrics["credit/progress_loss"] = float(np.mean(losses))
-        predicted_B = np.array([values_T.sum() for values_T in contributions])
         self._metrics = metrics | self._warm_up.end_update(predicted_B, turns.outcome_B)
         return np.concatenate([np.zeros(0), *contributions])
 
@@ -175,17 +179,16 @@ class ProgressEstimator:
         number = self._optimizer.steps
         rng = generator(self._seed, "episodes", number)
         examples = buffer.sample(self._config.batch_episodes, rng)
-        self._optimizer.zero_grad()
-        total = 0.0
-        for numbers in packed(examples, max_tokens=self._max_tokens):
-            values_N, owners_N = self._forward([examples[i] for i in numbers])
-            outcomes_B = values_N.new_tensor([examples[i].outcome for i in numbers])
-            loss = squared_error(values_N, owners_N, outcomes_B) / len(examples)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
-        if examples:
-            self._optimizer.step(total, where=f"progress estimator, step {number}")
-        return total
+        losses = (
+            self._loss([examples[i] for i in numbers]) / len(examples)
+            for numbers in packed(examples, max_tokens=self._max_tokens)
+        )
+        return self._optimizer.descend(losses, where=f"progress estimator, step {number}")
+
+    def _loss(self, examples: Sequence[TrainingExample]) -> Tensor:
+        values_N, owners_N = self._forward(examples)
+        outcomes_B = values_N.new_tensor([example.outcome for example in examples])
+        return squared_error(values_N, owners_N, outcomes_B)
 
     def state(self) -> dict[str, Tensor]:
         """Return weights, moments and the number of steps."""
@@ -242,14 +245,3 @@ def last_tokens(row: Row) -> NDArray[np.bool_]:
     following_L = np.append(row.turn_ids_L[1:], -1)
     found: NDArray[np.bool_] = (row.turn_ids_L >= 0) & (row.turn_ids_L != following_L)
     return found
-
-
-def _metrics(contributions: Sequence[FloatArray], outcome_B: FloatArray) -> dict[str, float]:
-    """Say how well outcomes were predicted before they were seen, and how turns differ."""
-    if not contributions:
-        return {}
-    predicted_B = np.array([values_T.sum() for values_T in contributions])
-    metrics = {"credit/progress_spread": float(np.mean([c.std() for c in contributions]))}
-    if found := correlation(predicted_B, outcome_B):
-        metrics["credit/progress_correlation"] = found
-    return metrics

@@ -128,7 +128,7 @@ class EnvSource(StatelessSource[EnvReward]):
         """Return the rewards."""
         part = self._config.part
         values_N = turns.reward_N if part is None else part_rewards(turns, part)
-        return {"env": _on_every_turn(values_N)}
+        return {"env": RewardComponent.everywhere(values_N)}
 
 
 class OutcomeSource(StatelessSource[OutcomeReward]):
@@ -150,12 +150,10 @@ class PartsSource(StatelessSource[RewardParts]):
         names = sorted({n for t in turns.episodes for turn in t.turns for n in turn.reward_parts})
         if not names:
             return {"parts/all": _on_last_turn(turns, turns.outcome_B)}
-        size = len(turns.episodes)
-        found: dict[str, RewardComponent] = {}
-        for name in names:
-            sums_B = np.bincount(turns.episode_N, part_rewards(turns, name), minlength=size)
-            found[f"parts/{name}"] = _on_last_turn(turns, sums_B.astype(np.float64))
-        return found
+        return {
+            f"parts/{name}": _on_last_turn(turns, turns.sums(part_rewards(turns, name)))
+            for name in names
+        }
 
 
 class InvalidSource(StatelessSource[InvalidPenalty]):
@@ -164,7 +162,7 @@ class InvalidSource(StatelessSource[InvalidPenalty]):
     def read(self, turns: TurnBatch) -> Components:
         """Return the penalties."""
         values_N = -self._config.penalty * turns.invalid_N.astype(np.float64)
-        return {"invalid": _on_every_turn(values_N)}
+        return {"invalid": RewardComponent.everywhere(values_N)}
 
 
 class FlawSource(StatelessSource[FlawPenalty]):
@@ -172,8 +170,7 @@ class FlawSource(StatelessSource[FlawPenalty]):
 
     def read(self, turns: TurnBatch) -> Components:
         """Return the penalties."""
-        counts_B = np.bincount(turns.episode_N, turns.invalid_N, minlength=len(turns.episodes))
-        flawed_B = (turns.outcome_B > self._config.above) & (counts_B > 0)
+        flawed_B = (turns.outcome_B > self._config.above) & (turns.sums(turns.invalid_N) > 0)
         penalties_B = -self._config.penalty * flawed_B.astype(np.float64)
         return {"flawed": _on_last_turn(turns, penalties_B)}
 
@@ -186,8 +183,8 @@ class LengthSource(StatelessSource[LengthPenalty]):
         size = np.maximum(np.bincount(turns.group_B), 1)
         solved = np.bincount(turns.group_B, turns.outcome_B > self._config.above) / size
         weight_B = np.maximum(solved, 1 / size)[turns.group_B]
-        tokens_B = np.bincount(turns.episode_N, turns.tokens_N, minlength=len(turns.episodes))
-        return {"length": _on_last_turn(turns, -self._config.price * weight_B * tokens_B)}
+        prices_B = -self._config.price * weight_B * turns.sums(turns.tokens_N)
+        return {"length": _on_last_turn(turns, prices_B)}
 
 
 class PotentialSource(StatelessSource[PotentialShaping]):
@@ -195,7 +192,7 @@ class PotentialSource(StatelessSource[PotentialShaping]):
 
     def read(self, turns: TurnBatch) -> Components:
         """Return the differences of potential."""
-        return {"potential": _on_every_turn(shaping_rewards(turns, self._config.gamma))}
+        return {"potential": RewardComponent.everywhere(shaping_rewards(turns, self._config.gamma))}
 
 
 def part_rewards(turns: TurnBatch, name: str) -> FloatArray:
@@ -220,10 +217,6 @@ def shaping_rewards(turns: TurnBatch, gamma: float) -> FloatArray:
         there = [*here[1:], last or 0.0]
         rewards += [gamma * b - a for a, b in zip(here, there, strict=True)]
     return np.array(rewards, dtype=np.float64)
-
-
-def _on_every_turn(values_N: FloatArray) -> RewardComponent:
-    return RewardComponent(values_N=values_N, has_value_N=np.ones(values_N.shape, dtype=np.bool_))
 
 
 def _on_last_turn(turns: TurnBatch, values_B: FloatArray) -> RewardComponent:
