@@ -31,7 +31,7 @@ def follower(engine: VllmEngine) -> tuple[FollowedServers, ServerSampler, list[t
     reports: list[tuple[int, str]] = []
     servers = FollowedServers(CONFIG, lambda number, error: reports.append((number, error)))
     sampler = ServerSampler(
-        servers, engine.run, end_id=engine.end_id, context=CONTEXT, max_sessions=2
+        servers, engine.run, end_ids=engine.end_ids, context=CONTEXT, max_sessions=2
     )
     return servers, sampler, reports
 

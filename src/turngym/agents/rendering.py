@@ -294,7 +294,7 @@ class EngineConversation:
             prompt = self._renderer.continuation(new, hit_eos=self._hit_eos)
         generate = self._traced if is_tracing() else self._session.generate
         answer = await generate(prompt, self._sampling)
-        self._hit_eos = answer.finish == "end"
+        self._hit_eos = answer.token_ids[-1:] == self._renderer.end_ids
         text = self._renderer.decode_action(answer.token_ids)
         return Completion(
             message=Message(role="assistant", content=text),
@@ -335,7 +335,7 @@ class EngineConversation:
         if not ids:
             raise ValueError("the turn has no tokens to resume from")
         self._session.read(ids, sampled=turn.num_sampled_tokens)
-        self._hit_eos = ids[-1] == self._renderer.tokenizer.eos_token_id
+        self._hit_eos = tuple(ids[-1:]) == self._renderer.end_ids
 
     async def restart(self) -> None:
         """Forget everything; the next messages open a conversation, with the next seed."""

@@ -22,9 +22,9 @@ QUESTION, ANSWER, NEXT = (f"turngym-probe-{name}" for name in ("question", "answ
 def prepare(tokenizer: PreTrainedTokenizerBase, config: ChatTemplateConfig | None = None) -> None:
     """Give ``tokenizer`` the template that ``config`` wants, and the end token of its template.
 
-    Arguments become part of the template, so a caller who loads a model that was trained with it has
-    them too. The token that ends a message is not always the tokenizer's end of sequence (Gemma,
-    Phi, GLM), and it is what a model says at the end of an answer.
+    Arguments become part of the template, and so of a model that is trained with it. The token that
+    ends a message is not always the tokenizer's end of sequence (Gemma, Phi, GLM), and it is what a
+    model says at the end of an answer.
 
     Args:
         tokenizer: With a template of its own, unless ``config`` has one. Changed in place.

@@ -9,11 +9,14 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from helpers.models import model, tokenizer
+from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder
 from turngym.agents.engine.local import EngineSession, LocalEngine, _uniform
 from turngym.agents.engine.protocol import Generation, Sampling, spans_of
 from turngym.agents.policy import ContextOverflow
+from turngym.agents.rendering import EngineModel, Renderer
 from turngym.errors import ConfigError, PolicyFault
+from turngym.types import Message
 
 PROMPT = [7, 30, 60, 12, 99]
 NEVER_ENDS = {"max_new_tokens": 8}
@@ -98,6 +101,28 @@ def test_logprobs_over_three_turns_equal_one_full_forward_pass(
     expected = full_logprobs(ids, of=tested)
     for place, logprob in drawn:
         assert logprob == pytest.approx(expected[place - 1, ids[place]].item(), abs=1e-4)
+
+
+def test_an_answer_ends_where_the_model_card_says_as_well() -> None:
+    """A base model ends with its end of sequence; the template's end token is then put after it."""
+    base = built("llama")
+    rows = draw(LocalEngine(base, tokenizer()).open(seed=3), PROMPT).token_ids
+    base.generation_config.eos_token_id = [rows[2], 3]
+    local = LocalEngine(base, tokenizer())
+    assert local.end_ids == (tokenizer().eos_token_id, rows[2], 3)
+    answer = draw(local.open(seed=3), PROMPT)
+    assert (answer.token_ids, answer.finish) == (rows[:3], "end")
+    agent = EngineModel(local, Renderer(tokenizer()), sampling=Sampling(max_new_tokens=8))
+    talk = agent.open(3)
+    seen = ChatMessage(message=Message(role="user", content="go"))
+    first = asyncio.run(talk.complete([seen]))
+    base.generation_config.eos_token_id = [first.spans[1].token_ids[0]]
+    talk = EngineModel(
+        LocalEngine(base, tokenizer()), agent.renderer, sampling=agent.sampling
+    ).open(3)
+    turns = [asyncio.run(talk.complete([seen])) for _ in range(2)]
+    assert len(turns[0].spans[1].token_ids) == 1
+    assert turns[1].spans[0].token_ids[0] == tokenizer().eos_token_id
 
 
 def test_replay_decoder_gives_the_logits_of_the_cached_one() -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from turngym.agents.engine.config import LocalEngineConfig
 from turngym.agents.engine.decoder import Decoder, make_decoder
 from turngym.agents.engine.devices import DTYPES, device_of
+from turngym.agents.engine.models import end_ids
 from turngym.agents.engine.protocol import (
     EngineStats,
     EngineTraits,
@@ -88,7 +89,7 @@ class LocalEngine:
             model, context=self.context, device=device, dtype=DTYPES[config.dtype]
         )
         self._tokenizer = tokenizer
-        self._end_id = int(tokenizer.eos_token_id)
+        self.end_ids = end_ids(model, tokenizer)
         self._max_sessions = self.free_sessions = max_sessions
         self._waiting: list[_Request] = []
         self._active: list[_Request] = []
@@ -263,7 +264,7 @@ class LocalEngine:
                 )
 
     def _finish(self, request: _Request) -> str | None:
-        if request.token_ids[-1] == self._end_id:
+        if request.token_ids[-1] in self.end_ids:
             return "end"
         if request.sampling.stop:
             text = self._tokenizer.decode(request.token_ids)

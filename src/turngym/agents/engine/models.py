@@ -256,6 +256,17 @@ def check_context(longest: int | None, context: int) -> None:
         )
 
 
+def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return the tokens that end an answer: that of the chat template, and what the model card has.
+
+    A base model ends with its end of sequence, whatever its template says.
+    """
+    card = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    more = card if isinstance(card, list) else [card]
+    own = [int(tokenizer.eos_token_id), *(int(one) for one in more if one is not None)]
+    return tuple(dict.fromkeys(own))
+
+
 def save_model_dir(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

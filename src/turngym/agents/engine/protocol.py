@@ -150,6 +150,8 @@ class TrainableEngine(Engine, Protocol):
 
     context: int
     """Longest sequence in tokens."""
+    end_ids: tuple[int, ...]
+    """Tokens that end an answer, that of the chat template first."""
     version: int
     """Policy version of the weights that sample the next token."""
     free_sessions: int

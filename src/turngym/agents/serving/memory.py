@@ -69,7 +69,7 @@ class ConversationMemory:
         """Note the ``prompt`` tokens of ``messages`` and the answer to them."""
         key = _key([*messages, answer])
         ids = (*prompt, *generation.token_ids)
-        self._answered[key] = _Answered(ids, hit_eos=generation.finish == "end")
+        self._answered[key] = _Answered(ids, hit_eos=ids[-1:] == self._renderer.end_ids)
         self._answered.move_to_end(key)
         if len(self._answered) > _MAX_REMEMBERED:
             self._answered.popitem(last=False)

@@ -161,8 +161,8 @@ class WeightRoutes:
             raise BadRequest(f"token_ids: must lie in 0..{self._renderer.vocab_size - 1}")
         if len(prompt) >= self._engine.context:
             raise BadRequest(f"token_ids: {len(prompt)} of a context of {self._engine.context}")
-        if set(params.stop_token_ids) - {self._end_id}:
-            raise BadRequest(f"stop_token_ids: this server stops at its end token {self._end_id}")
+        if set(params.stop_token_ids) - set(ends := self._engine.end_ids):
+            raise BadRequest(f"stop_token_ids: this server stops at its end tokens {ends}")
         sampling = Sampling(
             temperature=params.temperature,
             top_p=params.top_p,
@@ -281,10 +281,6 @@ class WeightRoutes:
         if not file.is_relative_to(self._folder):
             raise BadRequest(f"{name!r}: is not below the folder of weights")
         return file
-
-    @property
-    def _end_id(self) -> int:
-        return int(self._renderer.tokenizer.eos_token_id)
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:

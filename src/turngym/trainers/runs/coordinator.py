@@ -213,6 +213,8 @@ class Setup:
     weights: str
     """What labels of the run's weights begin with."""
     tokenizer: PreTrainedTokenizerBase
+    end_ids: tuple[int, ...]
+    """Tokens that end an action."""
 
 
 def main(end: socket.socket, sources: list[str], setup: bytes) -> None:
@@ -274,7 +276,7 @@ class Coordinator:
         self._engine = ServerSampler(
             self._servers,
             setup.weights,
-            end_id=int(setup.tokenizer.eos_token_id),
+            end_ids=setup.end_ids,
             context=config.model.context,
             max_sessions=share.concurrency * (1 + config.agent.asks_the_model),
             routing=engine.routing,

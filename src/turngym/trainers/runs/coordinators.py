@@ -238,6 +238,7 @@ class _Child:
             kept=self._kept if self._has_resumed else None,
             weights=self._engine.run,
             tokenizer=self._run.renderer.tokenizer,
+            end_ids=self._engine.end_ids,
         )
         work = (end, registry.sources(), pickle.dumps(setup))
         process = multiprocessing.get_context("spawn").Process(

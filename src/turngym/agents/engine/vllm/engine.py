@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.agents.engine.config import VllmEngineConfig
+from turngym.agents.engine.models import end_ids
 from turngym.agents.engine.protocol import EngineTraits
 from turngym.agents.engine.vllm.children import HOST, Child, RayChild, command, free_port
 from turngym.agents.engine.vllm.fleet import Fleet, Member
@@ -68,7 +69,7 @@ class VllmEngine(ServerSampler):
         super().__init__(
             self._fleet,
             self._handover.run,
-            end_id=int(tokenizer.eos_token_id),
+            end_ids=end_ids(model, tokenizer),
             context=context,
             max_sessions=max_sessions,
             routing=config.routing,

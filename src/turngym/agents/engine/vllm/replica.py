@@ -140,7 +140,7 @@ class Replica:
         sampling: Sampling,
         *,
         seed: int,
-        end_id: int,
+        end_ids: Sequence[int],
         weights: Publication,
         routing_from: int | None = None,
     ) -> Sampled:
@@ -150,7 +150,7 @@ class Replica:
             prompt: Token ids.
             sampling: How tokens are sampled, and how many at most.
             seed: Of the random numbers of this action.
-            end_id: The token that ends an action.
+            end_ids: The tokens that end an action.
             weights: Those that were published last.
             routing_from: First token whose experts are to be reported; None for no report.
 
@@ -163,8 +163,8 @@ class Replica:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "logprobs": 0,
-            "ignore_eos": True,  # what ends an action is our end token, not what a model card says
-            "stop_token_ids": [end_id],
+            "ignore_eos": True,  # what ends an action is the same in every engine
+            "stop_token_ids": list(end_ids),
         }
         if sampling.temperature > 0:
             params["seed"] = seed
@@ -272,7 +272,7 @@ class Replica:
 
     async def _one_token(self, ids: Sequence[int], weights: Publication) -> tuple[int, float]:
         sampling = Sampling(max_new_tokens=1)
-        found = await self.generate(ids, sampling, seed=len(ids), end_id=ids[0], weights=weights)
+        found = await self.generate(ids, sampling, seed=len(ids), end_ids=ids[:1], weights=weights)
         return found.token_ids[0], found.logprobs[0]
 
     async def describe(self) -> Facts:

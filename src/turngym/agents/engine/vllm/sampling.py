@@ -47,7 +47,7 @@ class ServerSampler:
     Args:
         servers: Says which one serves.
         run: What the labels of the run's weights begin with.
-        end_id: The token that ends an action.
+        end_ids: The tokens that end an action.
         context: Longest sequence in tokens.
         max_sessions: Most sessions open at once.
         routing: Servers report the experts of each token.
@@ -58,7 +58,7 @@ class ServerSampler:
         servers: Fleet | FollowedServers,
         run: str,
         *,
-        end_id: int,
+        end_ids: tuple[int, ...],
         context: int,
         max_sessions: int,
         routing: bool = False,
@@ -67,7 +67,7 @@ class ServerSampler:
         self._reports_routing = routing
         self.run = run
         self.stats = EngineStats()
-        self.end_id = end_id
+        self.end_ids = end_ids
         self.free_sessions = self._max_sessions = max_sessions
         self._servers = servers
         self._requests: set[asyncio.Future[Generation]] = set()
@@ -149,7 +149,7 @@ class ServerSampler:
                 first = answer.routing[:1] if known == 0 else answer.routing[:0]
                 routing += [first, answer.routing]
                 known = len(prompt) + len(ids)
-            finish = "end" if ids and ids[-1] == self.end_id else answer.finish
+            finish = "end" if ids and ids[-1] in self.end_ids else answer.finish
         self.stats.reused_tokens += session.read_ids
         self.stats.read_tokens += len(prompt) - session.read_ids
         self.stats.sampled_tokens += len(ids)
@@ -176,7 +176,7 @@ class ServerSampler:
                 prompt,
                 sampling,
                 seed=session.next_seed(),
-                end_id=self.end_id,
+                end_ids=self.end_ids,
                 weights=member.serves,
                 routing_from=routing_from,
             )
