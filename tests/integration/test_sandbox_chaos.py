@@ -56,13 +56,12 @@ async def nothing_is_left() -> None:
 
 def groups_of_dead_launchers() -> list[str]:
     """Return control groups of launchers that are gone; those of live ones are theirs."""
-    found = []
-    for parent in set(cgroups.find_parents().folders.values()):
-        for folder in parent.glob("turngym-*"):
-            pid, start = folder.name.split("-")[1:3]
-            if cgroups.start_time(int(pid)) != start:
-                found.append(str(folder))
-    return found
+    return [
+        str(folder)
+        for parent in set(cgroups.find_parents().folders.values())
+        for folder in parent.glob("turngym-*")
+        if cgroups.is_gone(folder.name.removeprefix(cgroups.PREFIX))
+    ]
 
 
 async def life(backend: BubblewrapBackend, number: int, lottery: random.Random) -> int:

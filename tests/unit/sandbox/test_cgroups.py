@@ -102,12 +102,15 @@ def test_no_writable_group_holds_nothing(proc: Path, tmp_path: Path) -> None:
 
 
 def test_groups_of_dead_owners_are_swept_and_others_stay(tmp_path: Path) -> None:
-    mine = f"turngym-{os.getpid()}-{cgroups.start_time(os.getpid())}-a"
-    for name in (mine, f"turngym-{os.getpid()}-1-b", "turngym-999999999-5-c", "other"):
+    mark = cgroups.owner_mark()
+    place = mark.split("-")[2]
+    stay = [f"turngym-{mark}-a", "turngym-999999999-5-ffffffff-d", "other"]  # d: of a container
+    gone = [f"turngym-{os.getpid()}-1-{place}-b", f"turngym-999999999-5-{place}-c"]
+    for name in (*stay, *gone):
         (tmp_path / name).mkdir()
     swept = cgroups.sweep(cgroups.Parents({"memory": tmp_path}, 1))
     assert swept == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([mine, "other"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(stay)
 
 
 def test_oom_kills_are_read_from_either_version(tmp_path: Path) -> None:

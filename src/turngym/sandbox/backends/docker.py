@@ -350,8 +350,7 @@ class DockerBackend:
         )
         count = 0
         for container in found:
-            pid, _, start = container.labels.get(OWNER_LABEL, "").partition("-")
-            if pid.isdigit() and cgroups.start_time(int(pid)) != start:
+            if cgroups.is_gone(container.labels.get(OWNER_LABEL, "")):
                 await self.remove(container)
                 count += 1
         return count

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import time
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -210,12 +211,14 @@ def _kill_members(folder: Path) -> None:
 
 
 def sweep(parents: Parents) -> int:
-    """Remove the groups of launchers that are gone; return of how many sandboxes."""
+    """Remove the groups of launchers that are gone; return of how many sandboxes.
+
+    Containers and their host may share one tree of groups, and each sees others' folders.
+    """
     swept: set[str] = set()
     for parent in set(parents.folders.values()):
         for folder in parent.glob(PREFIX + "*"):
-            pid, start, *_ = (*folder.name.removeprefix(PREFIX).split("-"), "", "")
-            if pid.isdigit() and start_time(int(pid)) != start:
+            if is_gone(folder.name.removeprefix(PREFIX)):
                 _kill_members(folder)
                 with contextlib.suppress(OSError):
                     folder.rmdir()
@@ -225,7 +228,19 @@ def sweep(parents: Parents) -> int:
 
 def owner_mark() -> str:
     """Return what names this process, of all past and present."""
-    return f"{os.getpid()}-{start_time(os.getpid())}"
+    return f"{os.getpid()}-{start_time(os.getpid())}-{_place()}"
+
+
+def is_gone(mark: str) -> bool:
+    """Return whether the process of an ``owner_mark`` ended; False where it cannot be seen."""
+    pid, start, place, *_ = (*mark.split("-"), "", "", "")
+    return pid.isdigit() and place == _place() and start_time(int(pid)) != start
+
+
+def _place() -> str:
+    """Return what names the machine or container whose process ids this process sees."""
+    space = os.readlink("/proc/self/ns/pid")
+    return f"{zlib.crc32(f'{os.uname().nodename} {space}'.encode()):08x}"
 
 
 def start_time(pid: int) -> str:
