@@ -69,10 +69,13 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
 
 
+THOUGHT, THOUGHT_ENDS = "<think>", "</think>"
+
+
 def after_thoughts(text: str) -> str:
-    """Return what a model says after its thoughts; nothing where ``<think>`` is never closed."""
-    before, closed, answer = text.rpartition("</think>")
-    return answer if closed or "<think>" not in answer else before
+    """Return what a model says after its thoughts; nothing where the last one is not closed."""
+    answer = text.rpartition(THOUGHT_ENDS)[2]
+    return "" if THOUGHT in answer else answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

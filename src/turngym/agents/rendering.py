@@ -33,7 +33,7 @@ from turngym.agents.templates import (
 from turngym.coroutines import awaited
 from turngym.errors import ConfigError
 from turngym.tracing import is_tracing, note, traced
-from turngym.types import Message, Role, Trajectory, Turn
+from turngym.types import THOUGHT, THOUGHT_ENDS, Message, Role, Trajectory, Turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -121,6 +121,7 @@ class Renderer:
                 "so sampled tokens could not be kept. Set chat_template to a file with one that "
                 "only appends"
             )
+        self.opens_thought = first.rstrip().endswith(THOUGHT)
         return control_token(self.tokenizer, after) or ""
 
     def opening(self, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -296,6 +297,8 @@ class EngineConversation:
         answer = await generate(prompt, self._sampling)
         self._hit_eos = answer.token_ids[-1:] == self._renderer.end_ids
         text = self._renderer.decode_action(answer.token_ids)
+        if self._renderer.opens_thought and THOUGHT_ENDS not in text:
+            text = f"{THOUGHT}{text}"  # of which no line is an action
         return Completion(
             message=Message(role="assistant", content=text),
             spans=spans_of(prompt, answer),

@@ -1,17 +1,21 @@
 """Chat templates shaped like those of models that people train: thoughts, other end tokens."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers.models import TEXTS, model
+from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.engine.config import ChatTemplateConfig
+from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import load_tokenizer, save_model_dir, train_tokenizer
-from turngym.agents.rendering import Renderer
+from turngym.agents.engine.protocol import Sampling
+from turngym.agents.rendering import EngineModel, Renderer
 from turngym.agents.templates import prepare
 from turngym.errors import ConfigError
-from turngym.types import Message
+from turngym.types import Message, after_thoughts
 
 EACH = "{% for m in messages %}"
 ASKED = "{% if add_generation_prompt %}"
@@ -64,7 +68,7 @@ CONTROL = (
 
 
 def tokenizer(template: str) -> Any:
-    made = train_tokenizer(TEXTS * 3, 290)
+    made = train_tokenizer(TEXTS * 3, 276)  # with what is added fewer than the model reads
     made.add_special_tokens({"additional_special_tokens": list(CONTROL), "bos_token": "<bos>"})
     made.add_tokens(["<think>", "</think>"])
     made.chat_template = template
@@ -155,6 +159,19 @@ def test_an_answer_that_was_cut_off_is_closed(template: str) -> None:
     renderer, new = Renderer(made), [said("user", "see b")]
     closed = made.decode(renderer.continuation(new, hit_eos=True))
     assert made.decode(renderer.continuation(new, hit_eos=False)) == made.eos_token + closed
+
+
+@pytest.mark.parametrize(("template", "opened"), [(THINKER, True), (HYBRID, False)])
+def test_a_thought_that_the_template_opens_and_nothing_closes_is_no_action(
+    template: str, opened: bool
+) -> None:
+    made = tokenizer(template)
+    prepare(made)
+    agent = EngineModel(LocalEngine(model(), made), Renderer(made), sampling=Sampling())
+    seen = ChatMessage(message=said("user", "see a"))
+    content = asyncio.run(agent.open(1).complete([seen])).message.content
+    assert content.startswith("<think>") is opened
+    assert (after_thoughts(content) == "") is opened
 
 
 def test_what_a_model_has_to_say_itself_is_refused() -> None:
