@@ -20,6 +20,7 @@ from turngym.registry import register
 
 if _TYPE_CHECKING:
     from turngym.agents.policy import Policy
+    from turngym.api.speakers import Speaker, speaker
     from turngym.api.verbs import compare, evaluate, rollout, train
     from turngym.check_report import CheckReport
     from turngym.environments.checks.check import check_fork
@@ -39,6 +40,7 @@ if _TYPE_CHECKING:
 
 _LAZY = {
     "turngym.agents.policy": "Policy",
+    "turngym.api.speakers": "Speaker speaker",
     "turngym.api.verbs": "compare evaluate rollout train",
     "turngym.check_report": "CheckReport",
     "turngym.environments.checks.check": "check_fork check_turn_env=check_env",
@@ -60,10 +62,10 @@ _LAZY = {
 __all__ = [
     "Action", "AnswerProblem", "AsyncTurnEnv", "Cheat", "CheckReport", "Commands", "Evaluation",
     "FileProblem", "GeneratedSet", "JsonTools", "JudgeResult", "ListedSet", "Message",
-    "Outcome", "PageProblem", "Policy", "StopReason", "Task", "TaskSet", "TextGame",
+    "Outcome", "PageProblem", "Policy", "Speaker", "StopReason", "Task", "TaskSet", "TextGame",
     "Trajectory", "TrajectoryGroup", "Turn", "TurnEnv", "__version__", "check_env",
     "check_fork", "check_tasks", "compare", "evaluate", "fork", "from_gymnasium", "make",
-    "make_async", "make_vec", "register", "rollout", "summarize", "train",
+    "make_async", "make_vec", "register", "rollout", "speaker", "summarize", "train",
 ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ SAYS = {
     "06_task.py": "pass",
     "07_credit_method.py": "no_circles",
     "08_evaluation.py": "terminated",
+    "09_simulated_user.py": "1.0 ['white', 'scarf']",
 }
 
 

@@ -37,6 +37,8 @@ _MODELS = {
     "hf": (LocalAgentConfig, "path"),
 }
 """Kinds of models: their settings, and which of them stands after the colon."""
+MODEL_KINDS = (*_MODELS, "run")
+"""What stands before the colon where the agent is a model."""
 
 
 def make_policy(spec: str) -> Policy:
