@@ -46,6 +46,7 @@ def test_the_template_of_a_run_goes_with_its_model(tmp_path: Path) -> None:
         assert tokenizer.decode(prompt).endswith(f"<|assistant|>\n{EMPTY}")
         assert turn.action.content == tokenizer.decode(answer, skip_special_tokens=True)
     (tmp_path / "chat.jinja").unlink()
+    assert turngym.train(settings, "algo=grpo", "run.steps=3", out=out).updates == 3
     [one] = turngym.rollout("text/maze", f"hf:{find_model(out)} temperature=1", episodes=1)
     read: Any = one.turns[0].spans[0].token_ids
     assert tokenizer.decode(read).endswith(EMPTY)

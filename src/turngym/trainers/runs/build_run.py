@@ -289,7 +289,9 @@ def _build_policy(
     newest: Path | None,
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     if isinstance(config.model, PretrainedModelConfig):
-        model, tokenizer = load_model_dir(_model_path(config.model, newest), config.model)
+        path = _model_path(config.model, newest)
+        chat = config.model if path == config.model.path else None  # a checkpoint's has it
+        model, tokenizer = load_model_dir(path, chat)
         return tokenizer, model
     turns = [turn for episode in episodes for turn in episode.turns]
     texts = [message.content for turn in turns for message in (*turn.observation, turn.action)]
