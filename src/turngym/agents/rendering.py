@@ -122,6 +122,9 @@ class Renderer:
                 "only appends"
             )
         self.opens_thought = first.rstrip().endswith(THOUGHT)
+        answered = self._text([_QUESTION, _ANSWER]).partition(ANSWER)[0]
+        begins = answered.removeprefix(first) if answered.startswith(first) else ""
+        self.answer_begins = begins or f"\n{THOUGHT_ENDS}\n\n" * self.opens_thought
         return control_token(self.tokenizer, after) or ""
 
     def opening(self, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -168,7 +171,15 @@ class Renderer:
         return fill(slots, contents)
 
     def action(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of an action with its end token, as if it had been sampled."""
+        """Return the tokens of an action with its end token, as if it had been sampled.
+
+        What the template puts between the place where a model speaks and its answer comes first: a
+        blank, or a thought that is closed at once, where ``text`` has none of its own.
+        """
+        return self.closed(text if THOUGHT_ENDS in text else self.answer_begins + text)
+
+    def closed(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of ``text`` with the end token."""
         return (*self._encode(text), self.tokenizer.eos_token_id)
 
     def decode_action(self, token_ids: Sequence[int]) -> str:

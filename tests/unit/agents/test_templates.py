@@ -55,6 +55,12 @@ TURNS = (
     + ASKED
     + "<start_of_turn>model\n{% endif %}"
 )
+# A blank before each answer, which the model says itself.
+BLANK = (
+    "{{ bos_token }}" + EACH + "{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% elif m.role == 'assistant' %} {{ m.content }}<|done|>"
+    "{% else %}{{ raise_exception('only user and assistant') }}{% endif %}{% endfor %}"
+)
 # The model says itself to whom it speaks.
 CHANNELS = (
     EACH + "<|start|>{{ m.role }}"
@@ -88,7 +94,7 @@ def played(template: str, **kwargs: bool) -> tuple[str, str]:
         *renderer.opening([said("system", "be kind"), said("user", "see a")]),
         *renderer.action("go a"),
         *renderer.continuation([said("user", "see b")], hit_eos=True),
-        *renderer.action("<think>why</think>go b"),
+        *renderer.action("why</think>go b" if template == THINKER else "<think>why</think>go b"),
     ]
     text: str = made.decode(ids)
     return made.eos_token, text
@@ -102,7 +108,8 @@ def played(template: str, **kwargs: bool) -> tuple[str, str]:
             {},
             "<|im_end|>",
             "<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nsee a<|im_end|>\n"
-            "<|im_start|>assistant\ngo a<|im_end|>\n<|im_start|>user\nsee b<|im_end|>\n"
+            "<|im_start|>assistant\n<think>\n\n</think>\n\ngo a<|im_end|>\n"
+            "<|im_start|>user\nsee b<|im_end|>\n"
             "<|im_start|>assistant\n<think>why</think>go b<|im_end|>",
         ),
         (
@@ -119,8 +126,9 @@ def played(template: str, **kwargs: bool) -> tuple[str, str]:
             {},
             "<|im_end|>",
             "<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nsee a<|im_end|>\n"
-            "<|im_start|>assistant\n<think>\ngo a<|im_end|>\n<|im_start|>user\nsee b<|im_end|>\n"
-            "<|im_start|>assistant\n<think>\n<think>why</think>go b<|im_end|>",
+            "<|im_start|>assistant\n<think>\n\n</think>\n\ngo a<|im_end|>\n"
+            "<|im_start|>user\nsee b<|im_end|>\n"
+            "<|im_start|>assistant\n<think>\nwhy</think>go b<|im_end|>",
         ),
         (
             OPEN_ENDED,
@@ -143,6 +151,13 @@ def played(template: str, **kwargs: bool) -> tuple[str, str]:
             "<bos><start_of_turn>user\nbe kind\n\nsee a<end_of_turn>\n<start_of_turn>model\n"
             "go a<end_of_turn>\n<start_of_turn>user\nsee b<end_of_turn>\n<start_of_turn>model\n"
             "<think>why</think>go b<end_of_turn>",
+        ),
+        (
+            BLANK,
+            {},
+            "<|done|>",
+            "<bos>[INST] be kind\n\nsee a [/INST] go a<|done|>[INST] see b [/INST]"
+            "<think>why</think>go b<|done|>",
         ),
     ],
 )

@@ -182,6 +182,7 @@ def truth_tokens(
     What follows the truth is left out, because no token that counts can see it. A token across the
     boundary counts. None when ``answer`` does not hold ``truth``.
     """
+    answer = renderer.answer_begins + answer
     start = answer.rfind(truth)
     if start < 0 or not truth:
         return None

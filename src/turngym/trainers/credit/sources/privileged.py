@@ -252,7 +252,7 @@ class PrivilegedCritic:
 
 def truth_prefix(renderer: Renderer, truth: str) -> tuple[int, ...]:
     """Return the tokens that state ``truth``, for before the first message."""
-    return renderer.action(f"The true answer: {truth}")
+    return renderer.closed(f"The true answer: {truth}")
 
 
 def turn_means(values_M: NDArray[np.float32], turns_M: NDArray[np.int64]) -> FloatArray:
