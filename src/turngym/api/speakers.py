@@ -21,7 +21,7 @@ from turngym.errors import ConfigError, EnvironmentFault, EpisodeError
 from turngym.plugins import import_attribute
 from turngym.types import Message, after_thoughts
 
-Said = str | Sequence[Message | Mapping[str, str]]
+Messages = str | Sequence[Message | Mapping[str, str]]
 """One message of the user, or a conversation: roles and contents, as the one who answers sees it,
 so that "assistant" are its own earlier words."""
 Answering = Callable[[list[dict[str, str]]], str | Awaitable[str]]
@@ -31,11 +31,11 @@ Answering = Callable[[list[dict[str, str]]], str | Awaitable[str]]
 class Speaker(Protocol):
     """Somebody who answers. Shared by all episodes of a process."""
 
-    async def ask(self, said: Said, *, seed: int = 0) -> str:
-        """Return the answer to ``said``, without thoughts and blanks around it.
+    async def ask(self, messages: Messages, *, seed: int = 0) -> str:
+        """Return the answer to ``messages``, without thoughts and blanks around it.
 
         Args:
-            said: The whole conversation; nothing is remembered between calls.
+            messages: The whole conversation; nothing is remembered between calls.
             seed: What a model that samples depends on besides; take it from the environment's own
                 random numbers, and an episode that is played again is asked the same.
 
@@ -79,8 +79,8 @@ class _Function:
             raise ConfigError(f"speaker {name!r}: wanted a function, found {answer!r}")
         self._name, self._answer = name, answer
 
-    async def ask(self, said: Said, *, seed: int = 0) -> str:
-        rows = [{"role": one.role, "content": one.content} for one in _messages(said)]
+    async def ask(self, messages: Messages, *, seed: int = 0) -> str:
+        rows = [{"role": one.role, "content": one.content} for one in _rows(messages)]
         try:
             found = await awaited(self._answer(rows))
         except Exception as error:
@@ -98,14 +98,14 @@ class _Model:
             asyncio.AbstractEventLoop, asyncio.Future[ChatAgent[ChatModel]]
         ] = WeakKeyDictionary()
 
-    async def ask(self, said: Said, *, seed: int = 0) -> str:
+    async def ask(self, messages: Messages, *, seed: int = 0) -> str:
         agent = await self._agent()
         limit = agent.turn_timeout_s
         conversation = agent.model.open(seed)
         try:
             async with nullcontext() if limit is None else asyncio.timeout(limit):
                 answer = await conversation.complete(
-                    [ChatMessage(message=one) for one in _messages(said)]
+                    [ChatMessage(message=one) for one in _rows(messages)]
                 )
         except TimeoutError as error:
             raise EnvironmentFault(f"speaker {self._who!r}: no answer in {limit:g} s") from error
@@ -125,8 +125,8 @@ class _Model:
         return await asyncio.shield(made)
 
 
-def _messages(said: Said) -> list[Message]:
-    rows = [{"role": "user", "content": said}] if isinstance(said, str) else said
+def _rows(messages: Messages) -> list[Message]:
+    rows = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     return [one if isinstance(one, Message) else Message(**one) for one in rows]  # type: ignore[arg-type]
 
 
