@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 import aiohttp
 import httpx
 
 from harness import machine
-from turngym.agents.serving.http import guarded_app, serving
+from helpers.serving import serving
+from turngym.agents.serving.http import guarded_app
 
 UNDER_WAY = (8, 96, 400)
 REQUESTS, ROUNDS = 800, 5

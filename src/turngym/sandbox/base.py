@@ -103,7 +103,6 @@ class LayerRef:
 
     id: str
     backend: str
-    kind: Literal["folder", "snapshot"]
     digest: str
     """SHA-256 over paths, kinds, modes and contents, of this layer and all below it."""
 
@@ -188,8 +187,6 @@ class Capabilities:
     """For each of `LIMIT_NAMES` how it is held."""
     mounts: bool = True
     """Folders of this machine can be seen inside."""
-    snapshot: bool = True
-    """Files only: processes are never part of a snapshot."""
     pause: Literal["exact", "signals", "none"] = "exact"
     """Exact: frozen by the kernel. Signals: stopped by one the processes cannot ignore."""
     gaps: frozenset[Gap] = frozenset()

@@ -15,7 +15,7 @@ import pytest
 
 import turngym
 from helpers.envs import LadderEnv
-from turngym.agents.serving.http import serving
+from helpers.serving import serving
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.limits import TurnLimit
@@ -349,9 +349,9 @@ async def test_an_episode_that_is_over_when_it_begins_is_a_fault(
 
 
 def test_a_call_that_the_end_of_a_server_cuts_off_leaves_no_traceback() -> None:
-    from turngym.agents.serving.http import _server
+    from turngym.agents.serving.http import make_server
 
-    _server(OpenEnvServer(open_maze, env_id="one").app())
+    make_server(OpenEnvServer(open_maze, env_id="one").app())
     said: list[str] = []
     logger, handler = logging.getLogger("uvicorn.error"), logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]

@@ -91,8 +91,6 @@ class EngineTraits:
     took over tokens goes on with the random numbers of the one that sampled them."""
     exact_versions: bool
     """Each token carries the version of the very weights that sampled it."""
-    images: bool = False
-    """Prompts may hold images."""
     takes_adapters: bool = False
     """It is given the adapters alone, under the names that ``peft`` gives them on the disk."""
 

@@ -56,11 +56,13 @@ def generation_of(answer: Mapping[str, Any]) -> Generation | None:
     versions = choice.get("policy_versions") or [0] * len(ids)
     if not _are_ids(versions) or len(versions) != len(ids):
         return None
+    met = choice.get("stop_reason")  # the stop text, where vLLM names one
+    ended = _FINISH.get(str(choice.get("finish_reason")), "stop")
     return Generation(
         token_ids=tuple(ids),
         logprobs=tuple(min(0.0, float(logprob)) for logprob in logprobs),
         versions=tuple(versions),
-        finish=finish_of(choice),
+        finish="stop" if isinstance(met, str) and met else ended,
     )
 
 
@@ -70,13 +72,6 @@ def usage_of(answer: Mapping[str, Any]) -> tuple[float, float]:
     rows = found if isinstance(found, Mapping) else {}
     read, sampled = (rows.get(name) for name in ("prompt_tokens", "completion_tokens"))
     return _count(read), _count(sampled)
-
-
-def finish_of(choice: Mapping[str, Any]) -> str:
-    """Return why an answer ended, in our words."""
-    if choice.get("stop_reason") not in (None, "") and isinstance(choice["stop_reason"], str):
-        return "stop"  # vLLM names the stop text that was met
-    return _FINISH.get(str(choice.get("finish_reason")), "stop")
 
 
 def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -50,8 +50,12 @@ class Answer:
         message: Json = {"role": "assistant", "content": self.message.content}
         if self.message.tool_calls:
             message["tool_calls"] = tool_call_rows(self.id, self.message.tool_calls)
+        logprobs: Json | None = None
+        if self.returns_logprobs:
+            pairs = zip(self.generation.token_ids, self.generation.logprobs, strict=True)
+            logprobs = {"content": [logprob_row(decode([token]), p) for token, p in pairs]}
         choice: Json = {"index": 0, "message": message, "finish_reason": self.finish}
-        choice["logprobs"] = self._chat_logprobs(decode)
+        choice["logprobs"] = logprobs
         return self._body("chat.completion", "chatcmpl", choice)
 
     def completion(self, decode: Decode) -> Json:
@@ -86,12 +90,6 @@ class Answer:
             choice["token_ids"] = list(self.generation.token_ids)
             choice["policy_versions"] = list(self.generation.versions)
         return body
-
-    def _chat_logprobs(self, decode: Decode) -> Json | None:
-        if not self.returns_logprobs:
-            return None
-        pairs = zip(self.generation.token_ids, self.generation.logprobs, strict=True)
-        return {"content": [logprob_row(decode([token]), logprob) for token, logprob in pairs]}
 
 
 def logprob_row(text: str, logprob: float) -> Json:

@@ -15,15 +15,13 @@ import signal
 import socket
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
-    Iterator,
     Mapping,
     MutableMapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -387,44 +385,22 @@ def url_of(sock: socket.socket) -> str:
 
 async def serve_until_signal(app: App, sock: socket.socket) -> None:
     """Serve ``app`` at ``sock`` until Ctrl-C or SIGTERM; a second one cuts what is answered."""
-    server = _server(app)
+    server = make_server(app)
 
     def stop() -> None:
         server.force_exit, server.should_exit = server.should_exit, True
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    await _quietly(server, sock)
-
-
-@asynccontextmanager
-async def serving(app: App, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serve ``app`` at ``host:port`` inside the block; yields ``http://127.0.0.1:4242``, say."""
-    sock = bind(host, port)
-    server = _server(app)
-    task = asyncio.create_task(_quietly(server, sock))
-    try:
-        while not server.started and not task.done():  # noqa: ASYNC110  (it has no event for it)
-            await asyncio.sleep(0.01)
-        yield url_of(sock)
-    finally:
-        server.should_exit = True
-        await task
-        sock.close()
-
-
-async def _quietly(server: uvicorn.Server, sock: socket.socket) -> None:
-    """Serve without taking over the signals of a program that only wants a server inside."""
-
-    @contextmanager
-    def no_signals() -> Iterator[None]:
-        yield
-
-    server.capture_signals = no_signals
     await server.serve(sockets=[sock])
 
 
-def _server(app: App) -> uvicorn.Server:
+def make_server(app: App) -> uvicorn.Server:
+    """Return a server that leaves the signals of the program that it runs in alone.
+
+    Raises:
+        MissingExtraError: The extra ``serve`` is not installed.
+    """
     try:
         import uvicorn
     except ImportError as error:
@@ -437,7 +413,9 @@ def _server(app: App) -> uvicorn.Server:
         timeout_keep_alive=_KEEP_ALIVE_S,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_error)
-    return uvicorn.Server(config)
+    server = uvicorn.Server(config)
+    server.capture_signals = nullcontext
+    return server
 
 
 def _is_error(record: logging.LogRecord) -> bool:

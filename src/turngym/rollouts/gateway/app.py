@@ -29,6 +29,7 @@ from turngym.agents.serving.http import (
     BadRequest,
     EventStream,
     Json,
+    error_response,
     event,
     guarded_app,
     json_object,
@@ -130,7 +131,7 @@ class Gateway:
             routes,
             self._access,
             others=others,
-            failed={TurnGymError: _failed},
+            failed={TurnGymError: _failed, HalfAnswer: _failed, ContextOverflow: _too_long},
             lifespan=lifespan,
         )
 
@@ -177,7 +178,7 @@ class Gateway:
                 await call.record(reply.body, reply.usage)
             except (ContextOverflow, TurnGymError) as fault:
                 recorder.fault(str(fault))
-                raise _as_refusal(fault) from fault.__cause__
+                raise
         return reply.body
 
     async def _post(self, asked: Json) -> Reply:
@@ -206,7 +207,7 @@ class Gateway:
                 await call.record_stream(collector)
         except FAILED as error:
             if not has_begun:
-                raise _as_refusal(error) from error.__cause__
+                raise
             yield event({"error": {"message": str(error), "type": "upstream_error"}})
             return
         for one in held:
@@ -229,7 +230,7 @@ class Gateway:
                 answer = await call.record_stream(collector)
         except FAILED as error:
             if not has_begun:
-                raise _as_refusal(error) from error.__cause__
+                raise
             wrong = {
                 "type": "error",
                 "code": "upstream_error",
@@ -410,11 +411,8 @@ def _wants_usage(asked: Json) -> bool:
     return bool((asked.get("stream_options") or {}).get("include_usage"))
 
 
-def _as_refusal(error: Exception) -> Exception:
-    """Return what is raised where nothing of an answer was sent, which then has a status."""
-    if isinstance(error, ContextOverflow):
-        return BadRequest(str(error), code="context_length_exceeded")
-    return PolicyFault(str(error)) if isinstance(error, HalfAnswer) else error
+def _too_long(request: Request, error: Exception) -> Response:
+    return error_response(BadRequest(str(error), code="context_length_exceeded"))
 
 
 def _failed(request: Request, error: Exception) -> Response:

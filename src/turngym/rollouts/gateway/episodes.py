@@ -21,7 +21,7 @@ from turngym.errors import ConfigError
 from turngym.records import append_trajectory
 from turngym.rollouts.gateway.hosted import HostedEnv
 from turngym.seeding import derive_seed
-from turngym.types import Message, StopReason, Trajectory, Turn
+from turngym.types import Message, StopReason, TokenSpan, Trajectory, Turn
 
 _UNTOLD = "a call before was answered without token ids"
 _HID_SECRET = "a call before held a secret, so its tokens are not kept"
@@ -101,12 +101,14 @@ class EpisodeRecorder:
         hides = clean_answer is not answer or any(
             one is not other for one, other in zip(clean, messages, strict=True)
         )
-        spans, starts, reason = self._tokens(
-            None if hides else prompt_ids,
-            generation,
-            lost=_HID_SECRET if hides else _UNTOLD,
-            goes_on=goes_on,
-        )
+        spans: tuple[TokenSpan, ...] = ()
+        if hides or prompt_ids is None or generation is None:
+            self._trace.lose(_HID_SECRET if hides else _UNTOLD)
+            starts = bool(self._turns) and not goes_on
+            reason = _REWRITTEN if starts else None
+        else:
+            traced = self._trace.add(prompt_ids, generation)
+            spans, starts, reason = traced.spans, traced.starts_segment, traced.reason
         turn = Turn(
             observation=tuple(clean if starts or not goes_on else clean[known:]),
             action=clean_answer,
@@ -120,23 +122,6 @@ class EpisodeRecorder:
         self._said = [*messages, answer]
         self._turns.append(turn)
         return turn
-
-    def _tokens(
-        self,
-        prompt_ids: Sequence[int] | None,
-        generation: Generation | None,
-        *,
-        lost: str,
-        goes_on: bool,
-    ) -> tuple[Any, bool, str | None]:
-        """Return spans, whether a segment starts, and why."""
-        first = not self._turns
-        if prompt_ids is None or generation is None:
-            self._trace.lose(lost)
-            starts = not first and not goes_on
-            return (), starts, _REWRITTEN if starts else None
-        traced = self._trace.add(prompt_ids, generation)
-        return traced.spans, traced.starts_segment, traced.reason
 
     def reward(self, value: float, *, invalid_action: str | None = None) -> None:
         """Add a reward to the last turn; one that comes before the first call waits for it."""
@@ -216,7 +201,8 @@ class Episode:
         self.responses: dict[str, list[dict[str, Any]]] = {}
         """Chat messages up to and with each response, for requests that go on from one."""
         self._scrubber = scrubber
-        self._num_open_calls = 0
+        self.num_open_calls = 0
+        """Which are being answered. An end that comes first is all that is noted of them."""
         self.learn(self.key)
 
     @property
@@ -234,19 +220,12 @@ class Episode:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Count a call while it is answered; one that the end comes before is noted there."""
-        self._num_open_calls += 1
+        """Count a call while it is answered."""
+        self.num_open_calls += 1
         try:
             yield
         finally:
-            self._num_open_calls -= 1
-
-    def note_open_calls(self) -> None:
-        """Note calls that will not be recorded, because the episode ends now."""
-        if self._num_open_calls:
-            self.recorder.fault(
-                f"{self._num_open_calls} calls were still being answered when the episode ended"
-            )
+            self.num_open_calls -= 1
 
 
 class _OpenList:
@@ -429,7 +408,10 @@ class Episodes:
             return episode.ended
         self._open.pop(episode.name, None)
         self._by_key.pop(episode.key, None)
-        episode.note_open_calls()
+        if count := episode.num_open_calls:
+            episode.recorder.fault(
+                f"{count} calls were still being answered when the episode ended"
+            )
         notes = {"episode": episode.name, **(metadata or {})}
         if episode.hosted is not None and episode.hosted.options:
             notes["env_options"] = episode.hosted.options

@@ -135,16 +135,6 @@ class ReadyGroup:
         """The episodes as credit assignment takes them."""
         return TrajectoryGroup(group_id=self.group_id, trajectories=self.trajectories)
 
-    @property
-    def scores(self) -> tuple[float | None, ...]:
-        """Success of each member, in [0, 1] or None."""
-        return tuple(t.score for t in self.trajectories)
-
-    @property
-    def returns(self) -> tuple[float, ...]:
-        """Undiscounted return of each member."""
-        return tuple(t.episode_return for t in self.trajectories)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:

@@ -132,11 +132,6 @@ class PackedEpisode:
     turns: tuple[bytes, ...]
     tail: bytes
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of content."""
-        return sum(map(len, self.turns)) + len(self.tail)
-
 
 def pack_tail(trajectory: Trajectory) -> bytes:
     """Return what a trajectory has besides its turns, as JSON.

@@ -110,7 +110,6 @@ class EnvPool:
         if not isinstance(isolation, RayWorkers) and isolation not in ISOLATIONS:
             raise unknown_name("isolation", isolation, ISOLATIONS)
         self.size = size
-        self.isolation = isolation
         self._place: Isolation | RayWorkers = isolation
         self.deadlines = deadlines or DeadlineConfig()
         self.stats = PoolStats()

@@ -129,7 +129,7 @@ class RolloutScheduler:
         self._keep_picture = keep_picture
         self._is_open = self._is_taking = self._exhausted = self._blocked = False
         self._held = 0
-        """Reasons to begin nothing: weights are being loaded, evaluation, a full disk."""
+        """Reasons to begin nothing: weights are being loaded, a full disk."""
         self._trained_since: float | None = None
         self._failure: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -310,17 +310,6 @@ class RolloutScheduler:
         if self._ledger is not None:
             self._ledger.mark_checkpointed(version)
 
-    async def pause(self) -> None:
-        """Begin nothing more and wait until nothing runs, until ``resume``; for evaluations."""
-        self._held += 1
-        await self._dispatch.idle()
-
-    def resume(self) -> None:
-        """End ``pause``."""
-        self._held -= 1
-        self.schedule()
-        self.changed()
-
     def metrics(self) -> dict[str, float]:
         """Return what was measured since the start, as ``area/quantity``."""
         return self.counts() | self.stats.metrics(self._now())
@@ -393,12 +382,11 @@ class RolloutScheduler:
             self.fail(Stuck(self._table()))
 
     def _table(self) -> str:
-        buffer, held = self._buffer, self._held - self._blocked
-        why = f"; held up by {held} pause() without resume()" if held else ""
+        buffer = self._buffer
         over = ", and the selection has no task left" if self._exhausted else ""
         return (
             f"scheduler: update {self.version} waits for {self.config.groups_per_step} groups, has "
-            f"{len(buffer.ready)}, and nothing can begin{why}: 0 episodes run, "
+            f"{len(buffer.ready)}, and nothing can begin: 0 episodes run, "
             f"{self._dispatch.queued} are queued{over}. Open groups:\n"
             f"{describe_groups(buffer.open.values())}"
         )

@@ -218,12 +218,9 @@ class SimEnv:
             raise RuntimeError("simulated error of a step")
         self._state = zlib.crc32(action.encode(), self._state)
         self._turns += 1
-        info: dict[str, Any] = {}
-        over = end == "end"
-        if over:
-            info = {"score": float(self._state % 2)}
-        reward = float(self._state % 2) if over else 0.0
-        return {"text": f"turn {self._turns} {self._state:08x}"}, reward, over, False, info
+        over, score = end == "end", float(self._state % 2)
+        info = {"score": score} if over else {}
+        return {"text": f"turn {self._turns} {self._state:08x}"}, over * score, over, False, info
 
     async def close(self) -> None:
         """Release nothing."""

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from turngym.errors import (
     SandboxClosed,
@@ -257,10 +256,10 @@ class BubblewrapBackend:
         except LauncherError as error:
             raise SnapshotError(f"import_folder {str(folder)!r}: {error}") from None
         self._chains[answer["layer"]] = 0
-        return await self.layer_ref(answer["layer"], "folder")
+        return await self.layer_ref(answer["layer"])
 
-    async def layer_ref(self, layer: str, kind: Literal["folder", "snapshot"]) -> LayerRef:
-        """Return the handle of a layer of this ``kind`` that exists, with its digest.
+    async def layer_ref(self, layer: str) -> LayerRef:
+        """Return the handle of a layer that exists, with its digest.
 
         Raises:
             SnapshotError: It cannot be read.
@@ -269,7 +268,7 @@ class BubblewrapBackend:
             digest = (await (await self.launcher()).call("digest", layer=layer))["digest"]
         except LauncherError as error:
             raise SnapshotError(f"layer {layer!r}: its digest: {error}") from None
-        return LayerRef(id=layer, backend=self.name, kind=kind, digest=digest)
+        return LayerRef(id=layer, backend=self.name, digest=digest)
 
     async def flat(self, layer: str, below: str, limits: Limits) -> str:
         """Return a committed layer, or one that stands for a stack that has grown too high.
@@ -408,7 +407,7 @@ class BubblewrapSandbox(GuestSandbox):
                 await self._freeze(False)
 
     async def snapshot(self) -> LayerRef:
-        return await self._backend.layer_ref(await self._commit(), "snapshot")
+        return await self._backend.layer_ref(await self._commit())
 
     async def _is_idle(self) -> bool:
         if self._is_paused:

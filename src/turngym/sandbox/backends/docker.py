@@ -289,7 +289,7 @@ class DockerBackend:
         client = await self.client()
         layers = await self.call(lambda: client.images.get(image).attrs["RootFS"]["Layers"])
         self._layers.add(image)
-        return LayerRef(id=image, backend=self.name, kind="snapshot", digest=layers[-1])
+        return LayerRef(id=image, backend=self.name, digest=layers[-1])
 
     async def import_folder(self, folder: Path) -> LayerRef:
         """See `Backend.import_folder`."""
@@ -304,7 +304,7 @@ class DockerBackend:
 
         made, found = await self.call(work)
         self._layers.add(made)
-        return LayerRef(id=made, backend=self.name, kind="folder", digest=found)
+        return LayerRef(id=made, backend=self.name, digest=found)
 
     async def adopt(self, image: str, folder: str) -> LayerRef:
         """Return the layer whose workspace is what ``folder`` of an image holds.

@@ -21,7 +21,7 @@ from turngym.errors import SandboxUnavailable
 from turngym.sandbox.backends.runtime import cache_folder, runtime_folder
 
 SANDBOX_UID = 0x70000001
-"""Host user of what root starts without the launcher; the launcher has others, see its `Users`."""
+"""Host user of what root starts without the launcher; the launcher gives its sandboxes others."""
 START_TIMEOUT_S = 60.0
 
 Answer = dict[str, Any]  # JSON

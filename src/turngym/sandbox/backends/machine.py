@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from turngym.errors import (
     SandboxClosed,
@@ -166,17 +165,17 @@ class MachineBackend(ABC):
         target = self.new_folder()
         copy = functools.partial(shutil.copytree, symlinks=True, ignore=special_files)
         await asyncio.to_thread(copy, folder, target)
-        return await self.register(target, "folder")
+        return await self.register(target)
 
     def new_folder(self) -> Path:
         """Return a path for a layer that does not exist yet."""
         return self._root / f"layer-{uuid.uuid4().hex[:12]}"
 
-    async def register(self, folder: Path, kind: Literal["folder", "snapshot"]) -> LayerRef:
+    async def register(self, folder: Path) -> LayerRef:
         """Return the handle of a folder that ``new_folder`` named."""
         self._layers[folder.name] = folder
         found = digest(await asyncio.to_thread(manifest, folder))
-        return LayerRef(id=folder.name, backend=self.name, kind=kind, digest=found)
+        return LayerRef(id=folder.name, backend=self.name, digest=found)
 
     async def drop(self, layer: LayerRef) -> None:
         if path := self._layers.pop(layer.id, None):
@@ -240,7 +239,7 @@ class MachineSandbox(GuestSandbox):
 
     async def snapshot(self) -> LayerRef:
         """See `Sandbox.snapshot`. Copies the workspace here."""
-        return await self._backend.register(await self._copied(), "snapshot")
+        return await self._backend.register(await self._copied())
 
     async def _fork(self, n: int) -> list[GuestSandbox | Exception]:
         folder = await self._copied()

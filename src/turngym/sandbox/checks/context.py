@@ -13,7 +13,6 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
@@ -140,11 +139,6 @@ async def raises(kind: type[Exception], action: Awaitable[object], what: str) ->
     except kind as error:
         return error
     raise Broken(f"{what}: wanted {kind.__name__}, nothing was raised")
-
-
-def smaller(spec: SandboxSpec, **limits: Any) -> SandboxSpec:  # fields of Limits
-    """Return ``spec`` with other limits."""
-    return replace(spec, limits=replace(spec.limits, **limits))
 
 
 Check = Callable[..., Awaitable[None]]

@@ -324,18 +324,4 @@ def usage(store: str) -> tuple[int, int]:
 FIRST = 1 << 30
 """Beyond the ranges that distributions hand out. The users of a launcher follow from its process
 id, so no two that run at a time share one."""
-_EACH = 256
-
-
-class Users:
-    """The host users of one launcher; a plain user's sandboxes are all that user."""
-
-    def __init__(self, *, is_root: bool, pid: int) -> None:
-        self.first = FIRST + pid * _EACH if is_root else 0
-        self._is_root = is_root
-        self._count = 0
-
-    def fresh(self) -> int:
-        """Return a user; after 255 others one is shared with what was started long before."""
-        self._count = self._count % (_EACH - 1) + 1
-        return self.first + self._count if self._is_root else 0
+EACH = 256

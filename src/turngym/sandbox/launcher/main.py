@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from turngym.sandbox.launcher.instance import (
     in_child,
     make_base,
 )
-from turngym.sandbox.launcher.layers import Users
 
 RETRY_S = 0.002
 """Between two attempts to remove what is still dying."""
@@ -41,7 +41,11 @@ class Launcher:
         self.connection = connection
         self.base: str = settings["base"]
         self.is_root = os.geteuid() == 0
-        self.users = Users(is_root=self.is_root, pid=os.getpid())
+        self.first_user = layers.FIRST + os.getpid() * layers.EACH if self.is_root else 0
+        # After 255 others one is shared with what was started long before. A plain user's sandboxes
+        # are all that user.
+        own = range(self.first_user + 1, self.first_user + layers.EACH)
+        self.users = cycle(own if self.is_root else (0,))
         self.selector = selectors.DefaultSelector()
         self.sandboxes: dict[str, Instance] = {}
         self.dying: list[Instance] = []
@@ -68,11 +72,11 @@ class Launcher:
         """
         mounts.enter_private_namespace(as_root=self.is_root)
         has_system_v = mounts.enter_private_ipc()  # each sandbox gets its own again
-        make_base(self.base, self.users.first)
+        make_base(self.base, self.first_user)
         mounts.bind_read_only(settings["runtime"], f"{self.base}/runtime")
         os.chdir(self.base)
         swept = cgroups.sweep(self.parents)
-        return {"root": self.is_root, "swept": swept, "pid": os.getpid(), "system_v": has_system_v}
+        return {"root": self.is_root, "swept": swept, "system_v": has_system_v}
 
     # The loop
 
@@ -345,7 +349,7 @@ class Launcher:
 
     def owner_of(self, name: str) -> int:
         """Return the user whose files a layer holds, a new one when it has none."""
-        return self.owners[name] if name in self.owners else self.users.fresh()
+        return self.owners[name] if name in self.owners else next(self.users)
 
     def layer_path(self, name: str) -> str:
         """Return where a layer's files are."""
@@ -407,7 +411,7 @@ class Launcher:
 
     def _do_import(self, request: Request) -> None:
         """Copy a folder of the host once, and make a layer of it."""
-        source, user = Path(request["folder"]), self.users.fresh()
+        source, user = Path(request["folder"]), next(self.users)
         request["limits"] = {"disk_bytes": request["bytes"], "inodes": request["inodes"]}
         fill = partial(layers.import_folder, source, owner=user)
         self._make_layer(request, user, ["skeleton"], fill)

@@ -158,7 +158,7 @@ def test_only_attempts_above_the_baseline_come_back_until_they_are_too_old() -> 
     imitator = SelfImitation(config)
     imitator.replay(0, [ready([1, 0, 0, 0])], RNG(0))
     found = imitator.replay(1, [ready([0, 0, 0, 0], index=1)], RNG(0))
-    assert [g.returns for g in found] == [(1.0,)]
+    assert [[t.episode_return for t in g.trajectories] for g in found] == [[1.0]]
     again = SelfImitation(config)
     again.load_state(json.loads(json.dumps(imitator.state())))
     assert len(again.replay(2, [ready([0, 0], index=2)], RNG(0))) == 1

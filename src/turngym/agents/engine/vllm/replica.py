@@ -57,7 +57,6 @@ class Publication:
 
     label: str
     """What servers call them; unlike that of any other publication of any run."""
-    version: int
     file: str = ""
     """Below the folder."""
     weights: Mapping[str, Tensor] | None = None

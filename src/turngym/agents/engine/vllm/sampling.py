@@ -348,8 +348,6 @@ def _named(server: ServerView) -> Publication:
     """Return the weights that a server serves by name alone: all that a request needs of them."""
     return Publication(
         label=server.label,
-        version=0,
-        file="",
         adapters=server.adapters,
         probe=(),
         expected=np.empty(0, dtype=np.float32),

@@ -101,7 +101,7 @@ class Handover:
         self._count += 1
         label = f"{self.run}.{self._count}.{version}"
         if self._is_in_flight:
-            return self._copied(weights, version, label)
+            return self._copied(weights, label)
         if self._base is None:
             weights = {name: weights[name].detach() for name in self._names}
             file, scored, adapters = self.folder / f"weights-{label}.safetensors", weights, ""
@@ -119,20 +119,18 @@ class Handover:
         del self._files[:-_KEPT]
         return Publication(
             label=label,
-            version=version,
             file=file.name,
             adapters=adapters,
             **self._expectations(scored),
         )
 
-    def _copied(self, weights: Mapping[str, Tensor], version: int, label: str) -> Publication:
+    def _copied(self, weights: Mapping[str, Tensor], label: str) -> Publication:
         """Return a publication of what ``weights`` are now, on the device where they are."""
         own = {name: weights[name].detach() for name in self._names}
         copied = {n: value.to(self._dtype, copy=True).contiguous() for n, value in own.items()}
         self.bytes_published += sum(value.nbytes for value in copied.values())
         return Publication(
             label=label,
-            version=version,
             weights=copied,
             **self._expectations(own),
         )
