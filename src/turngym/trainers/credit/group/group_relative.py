@@ -289,7 +289,10 @@ class GroupRelativeCredit:
             dropped = _dropped(too_small=too_small, warmup=len(kept))
             return Credit(samples=(), dropped=dropped, metrics=self._sources.metrics())
         values_N = turn_advantages(turns, components, self._config, update=update)
-        informative = informative_groups(turns, components, self._config)
+        judged_B = turns.outcome_B
+        if self._config.filter.of == "first_return":
+            judged_B = _first_returns(turns, components, self._config)
+        informative = spread_groups(judged_B, turns, self._config.filter)
         signal = set(turns.group_N[np.abs(values_N) > NO_ADVANTAGE].tolist())
         trained = informative if self._config.signal_free == "count" else informative & signal
         dropped = _dropped(
@@ -349,20 +352,6 @@ def turn_advantages(
     return weighted_N
 
 
-def informative_groups(turns: TurnBatch, components: Components, config: GroupRelative) -> set[int]:
-    """Return the numbers of the groups that the filter keeps, as ``spread_groups`` does.
-
-    Args:
-        turns: The batch.
-        components: Its rewards.
-        config: The filter, and the first term for ``of="first_return"``.
-    """
-    values_B = turns.outcome_B
-    if config.filter.of == "first_return":
-        values_B = term_returns(turns, components, config.terms[0])[turns.turn_N == 0]
-    return spread_groups(values_B, turns, config.filter)
-
-
 def pivots(turns: TurnBatch, components: Components, config: GroupRelative) -> NDArray[np.bool_]:
     """Return which episode of each group is its median, the first of several, shape [B].
 
@@ -374,12 +363,18 @@ def pivots(turns: TurnBatch, components: Components, config: GroupRelative) -> N
     Source:
         MC-GRPO; see ``docs/methods.md``.
     """
-    values_B = term_returns(turns, components, config.terms[0])[turns.turn_N == 0]
+    values_B = _first_returns(turns, components, config)
     middles_B = lower_medians(values_B, turns.group_B, np.ones(values_B.shape))
     candidates = np.flatnonzero(values_B == middles_B)
     first = np.unique(turns.group_B[candidates], return_index=True)[1]
     found_B = np.zeros(values_B.shape, dtype=np.bool_)
     found_B[candidates[first]] = True
+    return found_B
+
+
+def _first_returns(turns: TurnBatch, components: Components, config: GroupRelative) -> FloatArray:
+    """Return the return of each episode's first turn, as the first term has it, shape [B]."""
+    found_B: FloatArray = term_returns(turns, components, config.terms[0])[turns.turn_N == 0]
     return found_B
 
 
