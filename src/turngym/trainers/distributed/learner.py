@@ -114,7 +114,7 @@ class LearnerGroup(SpreadTrainer):
         return {}
 
     def score(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Return ``function(model, *args, ranks=..., **kwargs)``: a ``Scorer``."""
+        """Return ``function(model, *args, ranks=..., **kwargs)``, as ``CreditContext`` does."""
         found: T = self._run(_score, function, args, kwargs)
         return found
 

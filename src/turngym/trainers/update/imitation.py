@@ -7,7 +7,6 @@ steps (250 small steps do what 64 large ones cannot).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -164,12 +163,6 @@ class Imitator:
     def load_state(self, tensors: Mapping[str, Tensor], *, steps: int) -> None:
         """Take over the optimizer's tensors after ``steps`` steps."""
         self.optimizer.load_state(tensors, steps=steps)
-
-    def read_shards(self, folder: Path, *, steps: int) -> None:
-        """Take over what the ranks of an imitator wrote after ``steps`` steps."""
-        from turngym.trainers.distributed.shards import read_shards
-
-        self.load_state(read_shards(self.optimizer, folder), steps=steps)
 
     def _batch(self, step: int) -> list[int]:
         """Return the episodes of one step: each once per pass, in an order of the pass's own."""

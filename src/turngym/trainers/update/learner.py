@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -484,13 +483,3 @@ class TorchLearner:
         """Take over ``tensors``: ``state`` after ``updates`` updates and ``steps`` steps."""
         self.updates = updates
         self.optimizer.load_state(tensors, steps=steps)
-
-    def read_shards(self, folder: Path, *, updates: int, steps: int) -> None:
-        """Take over what the ranks of a learner wrote, however many they were.
-
-        Raises:
-            CheckpointError: It cannot be read, or belongs to another model.
-        """
-        from turngym.trainers.distributed.shards import read_shards
-
-        self.load_state(read_shards(self.optimizer, folder), updates=updates, steps=steps)
