@@ -73,7 +73,10 @@ class Learning:
             CheckpointError: It lacks what training on needs.
         """
         is_longer = state.phase != checkpoint.state["run"]["phase"]
-        if is_longer and not has_moments(checkpoint) and state.metrics_sha256 is None:
+        has_moments = (checkpoint.path / SHARDS).is_dir() or (
+            "optimizer.safetensors" in checkpoint.files
+        )
+        if is_longer and not has_moments and state.metrics_sha256 is None:
             raise CheckpointError(  # of an earlier version, which did not keep it to the end
                 f"{checkpoint.path}: holds no optimizer, so the run cannot be made longer"
             )
@@ -81,11 +84,6 @@ class Learning:
             load_own_state(self.reference, checkpoint.tensors("reference"))
         restore_moments(self.learner, checkpoint, updates=state.step, steps=state.optimizer_steps)
         self.credit.load_state(checkpoint.tensors("credit"))
-
-
-def has_moments(checkpoint: Checkpoint) -> bool:
-    """Say whether a checkpoint holds an optimizer that has stepped."""
-    return (checkpoint.path / SHARDS).is_dir() or "optimizer.safetensors" in checkpoint.files
 
 
 def restore_moments(

@@ -210,13 +210,6 @@ class Run:
         state.faults += faults
         return metrics
 
-    def save_if_due(self) -> bool:
-        """Save the run when it is due, and say whether it was."""
-        is_due = self.state.step % self.config.run.checkpoint_every == 0
-        if is_due:
-            self.save()
-        return is_due
-
     def finish_measure(self, found: HeldOut, trajectories: Sequence[Trajectory]) -> None:
         """Close a held-out measurement and enter the next phase."""
         state = self.state
