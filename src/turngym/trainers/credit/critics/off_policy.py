@@ -28,23 +28,7 @@ from turngym.trainers.settings.group import Archer, BestOfN
 from turngym.types import TrajectoryGroup
 
 
-class _OffPolicyCredit:
-    """A credit method on a critic of replayed turns; a subclass writes ``assign``."""
-
-    def __init__(self, critic: ReplayedCritic, context: CreditContext) -> None:
-        self._critic = critic
-        self._context = context
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the buffer, the critic and the number of updates."""
-        return self._critic.state()
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what ``state`` returned."""
-        self._critic.load_state(tensors)
-
-
-class ArcherCredit(_OffPolicyCredit):
+class ArcherCredit:
     """Online: on-policy actions at replayed states. Offline: weighted actions of the replay.
 
     Args:
@@ -55,11 +39,10 @@ class ArcherCredit(_OffPolicyCredit):
 
     def __init__(self, config: Archer, algo: AlgoConfig, context: CreditContext) -> None:
         expectile = config.expectile if config.mode == "offline" else None
-        critic = ReplayedCritic(
+        self._critic = ReplayedCritic(
             config.critic, algo, context, expectile=expectile, replay=config.replay
         )
-        super().__init__(critic, context)
-        self._config = config
+        self._context, self._config = context, config
         self._baseline: ValueModel | None = None
         if config.token_baseline is not None:
             seed = derive_seed(context.seed, "token_baseline")
@@ -174,7 +157,7 @@ def choose_best(
     return best_K, (top_K > threshold) & is_valid_K
 
 
-class BestOfNCredit(_OffPolicyCredit):
+class BestOfNCredit:
     """Trains the critic on replayed turns, samples candidates and returns the winners as samples.
 
     Args:
@@ -184,8 +167,8 @@ class BestOfNCredit(_OffPolicyCredit):
     """
 
     def __init__(self, config: BestOfN, algo: AlgoConfig, context: CreditContext) -> None:
-        super().__init__(ReplayedCritic(config.critic, algo, context), context)
-        self._config = config
+        self._critic = ReplayedCritic(config.critic, algo, context)
+        self._context, self._config = context, config
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
         """Train the critic, then return samples for the policy; none while the critic warms up."""
@@ -235,6 +218,14 @@ class BestOfNCredit(_OffPolicyCredit):
             "credit/played_best_fraction": float((best_K == 0).mean()),
             **advantage_metrics(advantages_KN),
         }
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the buffer, the critic and the number of updates."""
+        return self._critic.state()
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what ``state`` returned."""
+        self._critic.load_state(tensors)
 
 
 def _imitation(
