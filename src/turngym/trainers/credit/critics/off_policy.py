@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,10 +210,13 @@ class BestOfNCredit:
         best_K, is_good_K = choose_best(
             advantages_KN, np.array(valid, dtype=np.bool_).reshape(shape), self._config.threshold
         )
-        samples = [
-            _imitation(rows[k], fresh[k], int(best_K[k]), index=k)
-            for k in np.flatnonzero(is_good_K).tolist()
-        ]
+        samples = []
+        for k in np.flatnonzero(is_good_K).tolist():  # makes the best candidate more likely
+            row = rows[k]
+            said: list[Any] = [(row.action, row.logprobs_A, row.versions_A)]
+            said += [(g.token_ids, g.logprobs, g.versions) for g in fresh[k]]
+            ids, logprobs, versions = said[best_K[k]]
+            samples.append(action_sample(row.state, ids, logprobs, versions, 1.0, index=k))
         return samples, {
             "credit/imitated_fraction": float(is_good_K.mean()),
             "credit/played_best_fraction": float((best_K == 0).mean()),
@@ -226,18 +230,6 @@ class BestOfNCredit:
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
         self._critic.load_state(tensors)
-
-
-def _imitation(
-    row: Transition, fresh: Sequence[Generation], best: int, *, index: int
-) -> TrainingSample:
-    """Return a sample that makes candidate ``best`` more likely."""
-    if best == 0:
-        return action_sample(
-            row.state, row.action, row.logprobs_A, row.versions_A, 1.0, index=index
-        )
-    won = fresh[best - 1]
-    return action_sample(row.state, won.token_ids, won.logprobs, won.versions, 1.0, index=index)
 
 
 def _actions(sampled: Sequence[Generation]) -> list[TokenIds]:

@@ -31,13 +31,12 @@ from turngym.trainers.credit.group.normalize import (
 )
 from turngym.trainers.credit.sources.reward_sources import EXPERT_MATCH, RewardSources, part_rewards
 from turngym.trainers.samples import FloatArray, IntArray
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import GatedSum, GroupRelative, Term
 from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from turngym.trainers.settings.algo import AlgoConfig
 
 
 _NOTHING = 1e-9
@@ -415,8 +414,9 @@ def signal_metrics(
     for name, component in components.items():
         if name not in ("env", "outcome"):
             valid_N = component.has_value_N
-            found = _correlation(component.values_N[valid_N], outcome_N[valid_N])
-            metrics |= {} if found is None else {f"credit/{name}_outcome_correlation": found}
+            pair = component.values_N[valid_N], outcome_N[valid_N]
+            if valid_N.sum() > 1 and min(map(np.ptp, pair)) >= ZERO_SPREAD:
+                metrics[f"credit/{name}_outcome_correlation"] = float(np.corrcoef(*pair)[0, 1])
     return metrics
 
 
@@ -427,9 +427,3 @@ def _state_group_metrics(baseline_N: IntArray) -> dict[str, float]:
         "credit/state_group_size": float(sizes.mean()) if sizes.size else 0.0,
         "credit/state_groups_of_one": alone,
     }
-
-
-def _correlation(rewards: FloatArray, outcomes: FloatArray) -> float | None:
-    if rewards.size < 2 or min(np.ptp(rewards), np.ptp(outcomes)) < ZERO_SPREAD:
-        return None
-    return float(np.corrcoef(rewards, outcomes)[0, 1])

@@ -88,11 +88,15 @@ class InfoGainSource(_GainSource[InfoGain]):
     def read(self, turns: TurnBatch) -> Components:
         """Return the gains of a batch."""
         questions = [self._question(episode) for episode in turns.episodes]
-        answers = self._answer_logprobs([q for q in questions if q is not None])
+        scores = iter(self._score([q for q in questions if q is not None]))
         values_N = np.full(turns.turn_N.shape, np.nan)
-        found, fallbacks = iter(answers), 0
+        fallbacks = 0
         for question, start in zip(questions, turns.start_B.tolist(), strict=True):
-            answer_T = next(found) if question is not None else np.full(1, np.nan)
+            answer_T = np.full(1, np.nan)
+            if question is not None:
+                pairs = zip(question.branches, next(scores).branches, strict=True)
+                means = [v_M[branch.chosen_M].mean(dtype=np.float64) for branch, v_M in pairs]
+                answer_T = np.array(means)
             if not np.isfinite(answer_T).all():
                 fallbacks += 1
                 continue
@@ -114,18 +118,6 @@ class InfoGainSource(_GainSource[InfoGain]):
             return None
         room, renderer = room_of(self._context.model), self._context.renderer
         return ask_each_turn(layout, renderer, episode.answer, episode.ground_truth, room)
-
-    def _answer_logprobs(self, questions: list[Tree]) -> list[FloatArray]:
-        """Return the mean log-prob of the truth before each turn, one array [T] per episode."""
-        return [
-            np.array(
-                [
-                    float(values_M[branch.chosen_M].mean(dtype=np.float64))
-                    for branch, values_M in zip(tree.branches, scores.branches, strict=True)
-                ]
-            )
-            for tree, scores in zip(questions, self._score(questions), strict=True)
-        ]
 
 
 def information_gains(
