@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_NOTHING = 1e-9
-"""A relative return up to this counts as 0 where several baseline groups are averaged."""
+NO_ADVANTAGE = 1e-9
+"""Advantages up to this are 0, as relative returns are: sums of floats leave such crumbs."""
 
 
 def term_advantages(turns: TurnBatch, components: Components, term: Term) -> FloatArray:
@@ -190,7 +190,7 @@ def _normalized(
     # where it is alone, or equal to all others, has no say.
     total_CN, weights_CN = np.zeros(values_CN.shape), np.zeros(values_CN.shape)
     for weight, relative_CN in found:
-        differs_CN = np.abs(relative_CN) > _NOTHING
+        differs_CN = np.abs(relative_CN) > NO_ADVANTAGE
         total_CN += weight * np.where(differs_CN, relative_CN, 0.0)
         weights_CN += weight * differs_CN
     return total_CN / np.where(weights_CN > 0, weights_CN, 1.0)
@@ -247,8 +247,6 @@ def _numbered(keys: Iterable[Hashable | None]) -> IntArray:
     return np.array(found, dtype=np.int64)
 
 
-NO_ADVANTAGE = 1e-9
-"""Advantages up to this are 0: sums of floats leave such crumbs."""
 _UPDATE = "update"
 """Key of the number of updates in a checkpoint."""
 
