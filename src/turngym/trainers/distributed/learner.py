@@ -13,7 +13,6 @@ from turngym.trainers.distributed.group import Group
 from turngym.trainers.distributed.sharding import gathered, take
 from turngym.trainers.distributed.shards import read_shards, write_shards
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.update.optimizer import full_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,11 +44,6 @@ class SpreadTrainer:
     def steps(self) -> int:
         """Optimizer steps done."""
         return int(self._group.trainer.steps) if self._has_begun else 0
-
-    def weights(self) -> dict[str, Tensor]:
-        """Return the state dict of the plain model, adapters merged in, to publish."""
-        self.catch_up()
-        return full_state(self._models["model"])
 
     def catch_up(self) -> None:
         """Bring the whole model of rank 0 to the weights of the ranks."""

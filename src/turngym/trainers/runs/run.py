@@ -123,12 +123,11 @@ class Run:
     @traced("publish weights")
     async def publish(self) -> None:
         """Give the engine the model's weights; the number of updates is their version."""
-        trainer = self.imitator if self.learning is None else self.learning.learner
-        weights: Mapping[str, Tensor]
-        if self.engine.traits.takes_adapters:
-            weights = adapter_state(self.model)
-        else:
-            weights = full_state(self.model) if trainer is None else trainer.weights()
+        catch_up = getattr(self.imitator, "catch_up", None)
+        if catch_up is not None:  # ranks that imitate are ahead of the whole model
+            catch_up()
+        adapters_alone = self.engine.traits.takes_adapters
+        weights = adapter_state(self.model) if adapters_alone else full_state(self.model)
         note({"turngym.policy.version": self.state.step})
         await self.engine.publish(weights, self.state.step)
 

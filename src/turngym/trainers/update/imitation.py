@@ -20,7 +20,7 @@ from turngym.trainers.settings.loss import ImitationTerm
 from turngym.trainers.settings.optimizer import WarmStartConfig
 from turngym.trainers.update.compute import ALONE, Ranks, compute_of
 from turngym.trainers.update.forward import backpropagate, micro_batches, read_tokens
-from turngym.trainers.update.optimizer import Optimizer, full_state
+from turngym.trainers.update.optimizer import Optimizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -151,10 +151,6 @@ class Imitator:
     def steps(self) -> int:
         """Optimizer steps done."""
         return self.optimizer.steps
-
-    def weights(self) -> dict[str, Tensor]:
-        """Return the state dict of the plain model, adapters merged in, to publish."""
-        return full_state(self.model)
 
     def tensors(self) -> dict[str, Mapping[str, Tensor]]:
         """Return groups of tensors for a checkpoint; the weights are the model's own."""

@@ -62,7 +62,7 @@ from turngym.trainers.update.forward import (
     score,
 )
 from turngym.trainers.update.imitation import Demonstrations
-from turngym.trainers.update.optimizer import Optimizer, full_state
+from turngym.trainers.update.optimizer import Optimizer
 from turngym.trainers.update.routing import set_routing
 
 if TYPE_CHECKING:
@@ -483,10 +483,6 @@ class TorchLearner:
     def steps(self) -> int:
         """Optimizer steps done."""
         return self.optimizer.steps
-
-    def weights(self) -> dict[str, Tensor]:
-        """Return the state dict of the plain model, adapters merged in, to publish."""
-        return full_state(self.model)
 
     def state(self) -> dict[str, Tensor]:
         """Return the optimizer's tensors; the weights are the model's own."""
