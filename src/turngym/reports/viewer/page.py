@@ -309,7 +309,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer one request."""
-        if not self._is_for_us():
+        # A request that names another server is a trick of a web page.
+        if (self.headers.get("Host") or "").rsplit(":", 1)[0] not in (HOST, "localhost"):
             self._send(HTTPStatus.FORBIDDEN, b"this server answers its own machine only\n")
             return
         address = urlsplit(self.path)
@@ -343,11 +344,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, found.read_bytes(), "image/png")
         else:
             raise KeyError(self.path)
-
-    def _is_for_us(self) -> bool:
-        """Say whether the request names this server; another name is a trick of a web page."""
-        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-        return host in (HOST, "localhost")
 
     def _send_json(self, content: Any) -> None:
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))

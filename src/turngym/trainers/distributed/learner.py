@@ -76,11 +76,6 @@ class SpreadTrainer:
         """Take over what a learner in one process returned as its state."""
         self._run(_load_whole, dict(tensors), counters)
 
-    def _changed(self, function: Callable[..., T], *args: Any) -> T:
-        """Run what changes the weights."""
-        self._is_behind = True
-        return self._run(function, *args)
-
     def _run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         if not self._has_begun:
             self._group.begin(self._make, self._models)
@@ -98,7 +93,8 @@ class LearnerGroup(SpreadTrainer):
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once for a batch of episodes; see ``TorchLearner``."""
-        metrics = self._changed(_call, "update", samples)
+        self._is_behind = True
+        metrics = self._run(_call, "update", samples)
         self.catch_up()
         return metrics
 
@@ -118,7 +114,8 @@ class ImitatorGroup(SpreadTrainer):
 
     def step(self) -> dict[str, float]:
         """Take one optimizer step on the next episodes and return metrics ``warm_start/*``."""
-        return self._changed(_call, "step")
+        self._is_behind = True
+        return self._run(_call, "step")
 
     def tensors(self) -> dict[str, Mapping[str, Tensor]]:
         """Return nothing: each rank writes its own. The whole model is brought up to date."""
