@@ -403,9 +403,9 @@ def main() -> int:
         runner.make_env = {env_id: partial(Waits, make) for env_id, make in makers}
 
     async def counted(run: Run, chosen: Chosen) -> Credit:
-        before = run._engine.stats.decode_steps
+        before = run.engine.stats.decode_steps
         credit = await assign(run, chosen)
-        Waits.decoded_meanwhile += run._engine.stats.decode_steps - before
+        Waits.decoded_meanwhile += run.engine.stats.decode_steps - before
         return credit
 
     EpisodeRunner.__init__ = waiting  # type: ignore[method-assign]

@@ -147,7 +147,7 @@ def imitate(group: Group) -> dict[str, Any]:
     alone, spread = copy.deepcopy(model), copy.deepcopy(model)
     single, several = make(model=alone), ImitatorGroup(group, make, {"model": spread})
     found = [[each.step() for _ in range(4)] for each in (single, several)]
-    several.weights()
+    several.catch_up()
     return {"metrics": found, "apart": apart(model, alone, spread)}
 
 
@@ -187,7 +187,8 @@ def fail(group: Group, how: str) -> dict[str, Any]:
         error = str(raised)
     if how == "die":
         return {"error": error}
-    same = all(torch.equal(before[name], value) for name, value in made.weights().items())
+    made.catch_up()
+    same = all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     return {"error": error, "same": same, "after": made.update(samples_of("grpo"))["train/loss"]}
 
 

@@ -17,7 +17,6 @@ from turngym.reports.texts import figure, interval_columns, markdown_table, perc
 from turngym.rollouts.evaluation.folder import EVALUATION_FILE, plan_digest, read_evaluation
 from turngym.rollouts.evaluation.rows import FILE, EpisodeRow, Summary, read_rows, summarize_rows
 from turngym.rollouts.evaluation.statistics import (
-    FloatArray,
     Measure,
     bootstrap_ratio,
     paired_interval,
@@ -166,7 +165,8 @@ def _compare(env: str, run: EvalRun, base: EvalRun) -> Comparison:
         if shared:
             interval = bootstrap_ratio(found_T, np.ones(len(found_T)))
             pairs_2T = np.array([[each[task] for task in shared] for each in (ours, theirs)])
-            if name == "success" and _is_all_or_nothing(pairs_2T):
+            # A bootstrap is no use where tasks count 0 or 1, or where all differences are alike.
+            if name == "success" and (np.isin(pairs_2T, (0, 1)).all() or np.ptp(found_T) == 0):
                 interval = paired_interval(*pairs_2T)
             differences[name] = Measure(value=float(found_T.mean()), interval=interval)
     return Comparison(
@@ -178,11 +178,6 @@ def _compare(env: str, run: EvalRun, base: EvalRun) -> Comparison:
         worse=int((gains_T < 0).sum()),
         differences=differences,
     )
-
-
-def _is_all_or_nothing(success_2T: FloatArray) -> bool:
-    """Say whether a bootstrap is no use: tasks count 0 or 1, or all differences are alike."""
-    return bool(np.isin(success_2T, (0, 1)).all() or np.ptp(success_2T[0] - success_2T[1]) == 0)
 
 
 def _task_means(

@@ -201,9 +201,11 @@ async def _update(run: Run, batches: BatchSource, uncut: Uncut) -> dict[str, flo
     uncut.check()
     async with batches.publishing(run.state.step):
         await run.publish()
-    is_saved = run.save_if_due()
+    is_due = run.state.step % run.config.run.checkpoint_every == 0
+    if is_due:
+        run.save()
     await run.folder.outbox.settle()
-    if is_saved:
+    if is_due:
         batches.mark_checkpointed(run.state.step)
     return metrics
 

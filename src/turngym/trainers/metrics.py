@@ -186,27 +186,11 @@ class JsonLinesLogger:
         self._file.close()
 
 
-class TensorBoardLogger:
-    """TensorBoard event files.
-
-    Args:
-        folder: Where they go; each process writes one of its own.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer: Any = SummaryWriter(str(folder))
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write each finite value of ``metrics`` as a scalar."""
-        for name, value in metrics.items():
-            if math.isfinite(value):
-                self._writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        """Flush and close."""
-        self._writer.close()
+def log_scalars(writer: Any, step: int, metrics: Mapping[str, float]) -> None:
+    """Write each finite value of ``metrics`` by a ``SummaryWriter`` of TensorBoard."""
+    for name, value in metrics.items():
+        if math.isfinite(value):
+            writer.add_scalar(name, value, step)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -162,7 +162,7 @@ def test_imitation_beside_may_leave_out_what_failed(only: str, shown: list[Traje
     assert made is not None
     assert wanted is not None
     losses = [
-        one.backpropagate(models.model(), step=0, max_tokens=999, ranks=ALONE)
+        one.backpropagate(copy.deepcopy(models.model()), step=0, max_tokens=999, ranks=ALONE)
         for one in (made, wanted)
     ]
     assert losses[0] == losses[1]

@@ -8,7 +8,7 @@ import hashlib
 import html
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -140,10 +140,15 @@ def _write(file: IO[str], library: Library, head: str) -> None:
     tokens = TokenTexts(library.root)
     used: set[int] = set()
     pictures: set[str] = set()
-    chunks = [
-        _packed(_episodes(library, first, used, pictures))
-        for first in range(0, len(library.rows), CHUNK)
-    ]
+    chunks: list[str] = []
+    for first in range(0, len(library.rows), CHUNK):
+        last = min(first + CHUNK, len(library.rows))
+        episodes = [library.episode(number) for number in range(first, last)]
+        for episode in episodes:
+            used |= token_ids(episode)
+            shown = [*(turn.get("picture") for turn in episode["turns"])]
+            pictures.update(filter(None, [*shown, episode.get("final_picture")]))
+        chunks.append(_packed(episodes))
     run = {
         **describe(library),
         "chunk": CHUNK,
@@ -160,25 +165,6 @@ def _write(file: IO[str], library: Library, head: str) -> None:
             content = base64.b64encode(found.read_bytes()).decode()
             file.write(_data(f"picture-{name.removesuffix('.png')}", content))
     file.write("</body></html>\n")
-
-
-def _episodes(
-    library: Library, first: int, used: set[int], pictures: set[str]
-) -> list[dict[str, Any]]:
-    last = min(first + CHUNK, len(library.rows))
-    episodes = [library.episode(number) for number in range(first, last)]
-    for episode in episodes:
-        used |= token_ids(episode)
-        pictures.update(_pictures(episode))
-    return episodes
-
-
-def _pictures(episode: dict[str, Any]) -> Iterator[str]:
-    for turn in episode["turns"]:
-        if turn.get("picture"):
-            yield turn["picture"]
-    if episode.get("final_picture"):
-        yield episode["final_picture"]
 
 
 def _packed(content: Any) -> str:
@@ -323,7 +309,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer one request."""
-        if not self._is_for_us():
+        # A request that names another server is a trick of a web page.
+        if (self.headers.get("Host") or "").rsplit(":", 1)[0] not in (HOST, "localhost"):
             self._send(HTTPStatus.FORBIDDEN, b"this server answers its own machine only\n")
             return
         address = urlsplit(self.path)
@@ -357,11 +344,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, found.read_bytes(), "image/png")
         else:
             raise KeyError(self.path)
-
-    def _is_for_us(self) -> bool:
-        """Say whether the request names this server; another name is a trick of a web page."""
-        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-        return host in (HOST, "localhost")
 
     def _send_json(self, content: Any) -> None:
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))

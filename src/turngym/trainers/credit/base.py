@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from turngym.agents.engine.protocol import Sampling, TrainableEngine
     from turngym.agents.rendering import Renderer
     from turngym.rollouts.replay import PlayOn
-    from turngym.trainers.update.compute import Scorer
 
 ConfigT = TypeVar("ConfigT")
 ScoredT = TypeVar("ScoredT")
@@ -63,21 +62,22 @@ class CreditContext:
     play_on: PlayOn | None = None
     """Plays the newest policy on from every state of episodes; to be awaited by ``at_home``. None
     where there are no environments."""
-    scorer: Scorer | None = None
-    """Reaches the policy where it is spread over several ranks; None where ``model`` is it."""
+    scorer: Callable[..., Any] | None = None
+    """``score`` of the policy that is spread over several ranks; None where ``model`` is it."""
 
     def score(self, function: Callable[..., ScoredT], /, *args: Any, **kwargs: Any) -> ScoredT:
         """Return ``function(model, *args, ranks=..., **kwargs)`` of the policy as it is now.
 
         Args:
             function: Of a module; computes with the policy, and does its share of the work only.
-            args: Of the function.
-            kwargs: Of the function.
+            args: Of the function; other ranks get them as well.
+            kwargs: Likewise.
         """
         from turngym.trainers.update.compute import ALONE  # loads torch
 
         if self.scorer is not None:
-            return self.scorer(function, *args, **kwargs)
+            found: ScoredT = self.scorer(function, *args, **kwargs)
+            return found
         return function(self.model, *args, ranks=ALONE, **kwargs)
 
 

@@ -17,12 +17,11 @@ import numpy as np
 from turngym.seeding import generator
 from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
 from turngym.trainers.samples import FloatArray, TrainingSample
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from turngym.trainers.settings.algo import AlgoConfig
 
 
 def build_credit(algo: AlgoConfig, context: CreditContext | None) -> CreditMethod:

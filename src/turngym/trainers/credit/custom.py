@@ -30,13 +30,12 @@ from turngym.trainers.credit.base import (
 )
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.rewards import CustomAdvantage, CustomReward
 from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from turngym.trainers.settings.algo import AlgoConfig
 
 
 def import_functions(algo: AlgoConfig) -> None:

@@ -13,7 +13,6 @@ from turngym.trainers.distributed.group import Group
 from turngym.trainers.distributed.sharding import gathered, take
 from turngym.trainers.distributed.shards import read_shards, write_shards
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.update.optimizer import full_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -46,11 +45,6 @@ class SpreadTrainer:
         """Optimizer steps done."""
         return int(self._group.trainer.steps) if self._has_begun else 0
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return the state dict of the plain model, adapters merged in, to publish."""
-        self.catch_up()
-        return full_state(self._models["model"])
-
     def catch_up(self) -> None:
         """Bring the whole model of rank 0 to the weights of the ranks."""
         if self._is_behind:
@@ -82,11 +76,6 @@ class SpreadTrainer:
         """Take over what a learner in one process returned as its state."""
         self._run(_load_whole, dict(tensors), counters)
 
-    def _changed(self, function: Callable[..., T], *args: Any) -> T:
-        """Run what changes the weights."""
-        self._is_behind = True
-        return self._run(function, *args)
-
     def _run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         if not self._has_begun:
             self._group.begin(self._make, self._models)
@@ -104,7 +93,8 @@ class LearnerGroup(SpreadTrainer):
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once for a batch of episodes; see ``TorchLearner``."""
-        metrics = self._changed(_call, "update", samples)
+        self._is_behind = True
+        metrics = self._run(_call, "update", samples)
         self.catch_up()
         return metrics
 
@@ -114,7 +104,7 @@ class LearnerGroup(SpreadTrainer):
         return {}
 
     def score(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Return ``function(model, *args, ranks=..., **kwargs)``: a ``Scorer``."""
+        """Return ``function(model, *args, ranks=..., **kwargs)``, as ``CreditContext`` does."""
         found: T = self._run(_score, function, args, kwargs)
         return found
 
@@ -124,7 +114,8 @@ class ImitatorGroup(SpreadTrainer):
 
     def step(self) -> dict[str, float]:
         """Take one optimizer step on the next episodes and return metrics ``warm_start/*``."""
-        return self._changed(_call, "step")
+        self._is_behind = True
+        return self._run(_call, "step")
 
     def tensors(self) -> dict[str, Mapping[str, Tensor]]:
         """Return nothing: each rank writes its own. The whole model is brought up to date."""

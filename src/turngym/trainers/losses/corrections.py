@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -174,36 +174,6 @@ def effective_share(log_weights_B: Sequence[float]) -> float:
     logs_B = torch.tensor(log_weights_B, dtype=torch.float64)
     weights_B = (logs_B - logs_B.max()).exp()
     return float(weights_B.sum().square() / (len(weights_B) * weights_B.square().sum()))
-
-
-@dataclass(slots=True)
-class EpisodeWeights:
-    """The importance weights of a mini-batch's episodes, gathered micro-batch by micro-batch."""
-
-    logs: dict[int, float] = field(default_factory=dict)
-    """Logarithm of each episode's weight."""
-
-    def add(
-        self, batch: MicroBatch, samples: Sequence[TrainingSample], policy_logprobs_N: Tensor
-    ) -> None:
-        """Add the tokens of one micro-batch.
-
-        Args:
-            batch: The micro-batch.
-            samples: The mini-batch that it was cut from.
-            policy_logprobs_N: Of its sampled tokens, under the policy in training.
-        """
-        behaviour_N = batch.gather([s.behaviour_logprobs for s in samples])
-        gaps_N = (policy_logprobs_N.detach() - behaviour_N).double().cpu()
-        sizes = [int(mask.sum()) for mask in batch.masks]
-        for i, part in zip(batch.members, torch.split(gaps_N, sizes), strict=True):
-            episode = samples[i].trajectory
-            self.logs[episode] = self.logs.get(episode, 0.0) + float(part.sum())
-
-    def add_all(self, other: EpisodeWeights) -> None:
-        """Add the tokens that ``other`` holds."""
-        for episode, log in other.logs.items():
-            self.logs[episode] = self.logs.get(episode, 0.0) + log
 
 
 def step_scale(share: float, config: StepScale) -> float:

@@ -193,11 +193,14 @@ def ppo_clip(inputs: SurrogateInputs, config: PpoClip) -> tuple[Tensor, Tensor]:
     return losses_N, clipped_N
 
 
-def policy_gradient(inputs: SurrogateInputs, config: PolicyGradient) -> tuple[Tensor, Tensor]:
+def policy_gradient(
+    inputs: SurrogateInputs, config: PolicyGradient | Classify
+) -> tuple[Tensor, Tensor]:
     """``l = -A·logp / (1 + τ)``; nothing is bounded. Shape [N].
 
     Source:
-        REINFORCE; with τ > 0 OPMD in the form of Trinity-RFT.
+        REINFORCE; with τ > 0 OPMD in the form of Trinity-RFT. The gradient of a cross-entropy, with
+        A from ``with_classified_advantages``: PACS, arXiv:2509.02522.
     """
     return -inputs.advantages * inputs.policy_logprobs / (1 + config.tau), _nowhere(inputs)
 
@@ -232,15 +235,6 @@ def balance(inputs: SurrogateInputs, config: Balance) -> tuple[Tensor, Tensor]:
     return -factor * inputs.advantages * fitted_N, _nowhere(inputs)
 
 
-def classify(inputs: SurrogateInputs, config: Classify) -> tuple[Tensor, Tensor]:
-    """``l = -A·logp``, the gradient of the cross-entropy; A from ``with_classified_advantages``.
-
-    Source:
-        PACS, arXiv:2509.02522.
-    """
-    return -inputs.advantages * inputs.policy_logprobs, _nowhere(inputs)
-
-
 def fit(inputs: SurrogateInputs, config: Fit) -> tuple[Tensor, Tensor]:
     """``l = (x - A)²`` with x the log-ratio; A holds the next value. Shape [N].
 
@@ -250,8 +244,10 @@ def fit(inputs: SurrogateInputs, config: Fit) -> tuple[Tensor, Tensor]:
     return (inputs.log_ratios - inputs.advantages).square(), _nowhere(inputs)
 
 
-def clipped_weight(inputs: SurrogateInputs, config: ClippedWeight) -> tuple[Tensor, Tensor]:
-    """``l = -sg(clip(r, low, high))·A·logp``. Shape [N].
+def banded_weight(
+    inputs: SurrogateInputs, config: ClippedWeight | ZeroedWeight
+) -> tuple[Tensor, Tensor]:
+    """``l = -sg(clip(r, low, high))·A·logp``; or with r itself inside the band, else 0. Shape [N].
 
     Source:
         CISPO: MiniMax-M1, arXiv:2506.13585; with the behaviour policy as old policy AIPO: LlamaRL,
@@ -260,14 +256,8 @@ def clipped_weight(inputs: SurrogateInputs, config: ClippedWeight) -> tuple[Tens
     ratios_N = inputs.ratios.detach()
     outside_N = (ratios_N < config.low) | (ratios_N > config.high)
     weights_N = ratios_N.clamp(config.low, config.high)
-    return -weights_N * inputs.advantages * inputs.policy_logprobs, outside_N
-
-
-def zeroed_weight(inputs: SurrogateInputs, config: ZeroedWeight) -> tuple[Tensor, Tensor]:
-    """``l = -sg(r)·A·logp`` where ``low <= r <= high``, else 0. Shape [N]."""
-    ratios_N = inputs.ratios.detach()
-    outside_N = (ratios_N < config.low) | (ratios_N > config.high)
-    weights_N = ratios_N.masked_fill(outside_N, 0.0)
+    if isinstance(config, ZeroedWeight):
+        weights_N = weights_N.masked_fill(outside_N, 0.0)
     return -weights_N * inputs.advantages * inputs.policy_logprobs, outside_N
 
 
@@ -327,15 +317,15 @@ def squared(inputs: SurrogateInputs, config: Squared) -> tuple[Tensor, Tensor]:
 SURROGATES: Mapping[str, Callable[[SurrogateInputs, Any], tuple[Tensor, Tensor]]] = {
     "ppo_clip": ppo_clip,
     "pg": policy_gradient,
-    "is_clip": clipped_weight,
-    "is_zero": zeroed_weight,
+    "is_clip": banded_weight,
+    "is_zero": banded_weight,
     "soft_gate": soft_gate,
     "log_clip_geo": log_clip_geo,
     "div_mask": divergence_mask,
     "squared": squared,
     "is_taper": tapered_weight,
     "balance": balance,
-    "classify": classify,
+    "classify": policy_gradient,
     "fit": fit,
 }
 """Every surrogate by the ``type`` of its settings."""

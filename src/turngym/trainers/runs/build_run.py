@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,59 +135,49 @@ async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None 
         CheckpointError: The newest checkpoint is broken.
         TrainingError: The expert's episodes could not be played.
     """
-    runner = EpisodeRunner(config)
-    try:
-        return await _open(config, folder, runner, group)
-    except BaseException:
-        runner.close()
-        raise
+    async with AsyncExitStack() as opened:  # and closed again where one of these fails
+        runner = EpisodeRunner(config)
+        opened.callback(runner.close)
+        newest = latest_checkpoint(folder.checkpoints)
+        checkpoint = None if newest is None else load_checkpoint(newest)
+        state = _state_of(checkpoint, config)
+        folder.check_metrics(state.metrics_bytes, state.metrics_sha256, newest)
+        episodes = await _expert_episodes(config, folder, runner)
+        tokenizer, model = _build_policy(config, episodes, runner.instructions.values(), newest)
+        engine = build_engine(
+            config.placed_engine,
+            model,
+            tokenizer,
+            context=config.model.context,
+            max_sessions=config.open_sessions,
+        )
+        if isinstance(config.model, PretrainedModelConfig) and config.model.lora_rank:
+            seed = derive_seed(config.run.seed, "lora")
+            model = add_lora(model, config.model.lora_rank, seed=seed)
+        place(model, config.learner, move=group is None)
+        if group is None:
+            check_packing(model)
+        else:
+            from turngym.trainers.distributed.sharding import check_shards
 
-
-async def _open(
-    config: TrainConfig, folder: RunFolder, runner: EpisodeRunner, group: Group | None
-) -> Run:
-    newest = latest_checkpoint(folder.checkpoints)
-    checkpoint = None if newest is None else load_checkpoint(newest)
-    state = _state_of(checkpoint, config)
-    folder.check_metrics(state.metrics_bytes, state.metrics_sha256, newest)
-    episodes = await _expert_episodes(config, folder, runner)
-    tokenizer, model = _build_policy(config, episodes, runner.instructions.values(), newest)
-    engine = build_engine(
-        config.placed_engine,
-        model,
-        tokenizer,
-        context=config.model.context,
-        max_sessions=config.open_sessions,
-    )
-    if isinstance(config.model, PretrainedModelConfig) and config.model.lora_rank:
-        seed = derive_seed(config.run.seed, "lora")
-        model = add_lora(model, config.model.lora_rank, seed=seed)
-    place(model, config.learner, move=group is None)
-    if group is None:
-        check_packing(model)
-    else:
-        from turngym.trainers.distributed.sharding import check_shards
-
-        check_shards(model)
-    run = Run(
-        config,
-        folder,
-        runner,
-        tokenizer=tokenizer,
-        model=model,
-        engine=engine,
-        state=state,
-        group=group,
-    )
-    run.demonstrations = episodes[: config.algo.demonstrations]
-    try:
+            check_shards(model)
+        run = Run(
+            config,
+            folder,
+            runner,
+            tokenizer=tokenizer,
+            model=model,
+            engine=engine,
+            state=state,
+            group=group,
+        )
+        opened.push_async_callback(run.close)
+        run.demonstrations = episodes[: config.algo.demonstrations]
         if checkpoint is not None:
             await run.restore(checkpoint, episodes)
         elif config.warm_start.imitates:
             run.start_imitation(episodes)
-    except BaseException:
-        await run.close()
-        raise
+        opened.pop_all()
     return run
 
 

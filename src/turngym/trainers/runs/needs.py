@@ -79,13 +79,11 @@ def provided(entries: Iterable[EnvEntry], needs: Collection[Need]) -> list[str]:
 
     A game that is registered several times, once for each difficulty, is named by its shortest.
     """
-    shortest: dict[str, str] = {}
+    games: dict[str, list[str]] = {}
     for entry in entries:
         if entry.provides.issuperset(needs):
-            known = shortest.get(entry.entry_point)
-            if known is None or len(entry.short_name) < len(known):
-                shortest[entry.entry_point] = entry.short_name
-    return sorted(shortest.values())
+            games.setdefault(entry.entry_point, []).append(entry.short_name)
+    return sorted(min(names, key=len) for names in games.values())
 
 
 def _who_gives(needs: Collection[Need]) -> str:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from turngym.trainers.runs.checkpoints import Checkpoint, RunState
 from turngym.trainers.samples import to_samples
 from turngym.trainers.settings.loss import needs_reference
 from turngym.trainers.settings.train import TrainConfig
-from turngym.trainers.update.compute import Scorer
 from turngym.trainers.update.imitation import Demonstrations, Imitator
 from turngym.trainers.update.learner import TorchLearner
 from turngym.trainers.update.optimizer import load_own_state, own_state
@@ -74,7 +73,10 @@ class Learning:
             CheckpointError: It lacks what training on needs.
         """
         is_longer = state.phase != checkpoint.state["run"]["phase"]
-        if is_longer and not has_moments(checkpoint) and state.metrics_sha256 is None:
+        has_moments = (checkpoint.path / SHARDS).is_dir() or (
+            "optimizer.safetensors" in checkpoint.files
+        )
+        if is_longer and not has_moments and state.metrics_sha256 is None:
             raise CheckpointError(  # of an earlier version, which did not keep it to the end
                 f"{checkpoint.path}: holds no optimizer, so the run cannot be made longer"
             )
@@ -82,11 +84,6 @@ class Learning:
             load_own_state(self.reference, checkpoint.tensors("reference"))
         restore_moments(self.learner, checkpoint, updates=state.step, steps=state.optimizer_steps)
         self.credit.load_state(checkpoint.tensors("credit"))
-
-
-def has_moments(checkpoint: Checkpoint) -> bool:
-    """Say whether a checkpoint holds an optimizer that has stepped."""
-    return (checkpoint.path / SHARDS).is_dir() or "optimizer.safetensors" in checkpoint.files
 
 
 def restore_moments(
@@ -105,10 +102,14 @@ def restore_moments(
         CheckpointError: They cannot be read, or belong to another model.
     """
     folder = checkpoint.path / SHARDS
-    if folder.is_dir():
-        trainer.read_shards(folder, **counters)
-    else:
+    if not folder.is_dir():
         trainer.load_state(checkpoint.tensors("optimizer"), **counters)
+    elif isinstance(trainer, TorchLearner | Imitator):
+        from turngym.trainers.distributed.shards import read_shards
+
+        trainer.load_state(read_shards(trainer.optimizer, folder), **counters)
+    else:
+        trainer.read_shards(folder, **counters)
 
 
 def begin_imitation(
@@ -275,7 +276,7 @@ def _learner(
     model: PreTrainedModel,
     reference: PreTrainedModel | None,
     group: Group | None,
-) -> tuple[TorchLearner | LearnerGroup, Scorer | None]:
+) -> tuple[TorchLearner | LearnerGroup, Callable[..., Any] | None]:
     """Return a learner, and what reaches its policy where ``model`` is not it."""
     if group is None:
         return make(model=model, reference=reference), None

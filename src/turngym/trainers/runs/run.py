@@ -123,12 +123,11 @@ class Run:
     @traced("publish weights")
     async def publish(self) -> None:
         """Give the engine the model's weights; the number of updates is their version."""
-        trainer = self.imitator if self.learning is None else self.learning.learner
-        weights: Mapping[str, Tensor]
-        if self.engine.traits.takes_adapters:
-            weights = adapter_state(self.model)
-        else:
-            weights = full_state(self.model) if trainer is None else trainer.weights()
+        catch_up = getattr(self.imitator, "catch_up", None)
+        if catch_up is not None:  # ranks that imitate are ahead of the whole model
+            catch_up()
+        adapters_alone = self.engine.traits.takes_adapters
+        weights = adapter_state(self.model) if adapters_alone else full_state(self.model)
         note({"turngym.policy.version": self.state.step})
         await self.engine.publish(weights, self.state.step)
 
@@ -209,13 +208,6 @@ class Run:
         state.episodes += int(metrics.get("credit/episodes", 0))
         state.faults += faults
         return metrics
-
-    def save_if_due(self) -> bool:
-        """Save the run when it is due, and say whether it was."""
-        is_due = self.state.step % self.config.run.checkpoint_every == 0
-        if is_due:
-            self.save()
-        return is_due
 
     def finish_measure(self, found: HeldOut, trajectories: Sequence[Trajectory]) -> None:
         """Close a held-out measurement and enter the next phase."""

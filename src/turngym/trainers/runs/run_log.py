@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turngym.rollouts.evaluation.statistics import Evaluation
-from turngym.trainers.metrics import JsonLinesLogger, TensorBoardLogger, read_metrics
+from turngym.trainers.metrics import JsonLinesLogger, log_scalars, read_metrics
 from turngym.trainers.runs.checkpoints import RunState
 from turngym.trainers.runs.needs import flat
 from turngym.trainers.runs.progress import HeldOut
@@ -37,9 +37,11 @@ class RunLog:
         self._metrics = JsonLinesLogger(folder.metrics, offset=state.metrics_bytes)
         folder.mark_logs(state.metrics_bytes, self._metrics.sha256)
         self._trackers: Trackers | None = None
-        self._tensorboard: TensorBoardLogger | None = None
+        self._tensorboard: Any = None  # its SummaryWriter
         if config.run.tensorboard:
-            self._tensorboard = TensorBoardLogger(folder.path / "tensorboard")
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._tensorboard = SummaryWriter(str(folder.path / "tensorboard"))
         self._seconds: dict[str, float] = {}
         self._since = time.perf_counter()
         self._last_curve_s = time.monotonic()
@@ -66,7 +68,7 @@ class RunLog:
         if self._trackers is not None:
             outbox.write(self._folder.metrics, self._trackers.wake)
         if self._tensorboard is not None:
-            self._tensorboard.log(step, metrics)
+            log_scalars(self._tensorboard, step, metrics)
         if self._seconds:
             total = sum(self._seconds.values())
             row = {"phase": self._state.phase, "step": step, "seconds": total, **self._seconds}

@@ -178,7 +178,7 @@ class DataSelection:
             size=pool.size or 0,
             difficulty=self._difficulty,
             group_size=group_size,
-            parameter=self._parameter,
+            parameter=lambda place, name: str(pool.task(place).params.get(name, "none")),
         )
         self._sampler: UniformSampler = _built(config.sampler, tasks)
         self._plans: dict[int, list[tuple[int, int]]] = {}
@@ -304,9 +304,6 @@ class DataSelection:
             config=self._config.budget,
         )
         return list(zip(tasks, sizes, strict=True))
-
-    def _parameter(self, place: int, name: str) -> str:
-        return str(self._pool.task(place).params.get(name, "none"))
 
     def _count(self, name: str, value: float) -> None:
         self._counts[name] = self._counts.get(name, 0.0) + value

@@ -80,6 +80,8 @@ class Classify(SurrogateSettings):
     fits_log_ratios: ClassVar[bool] = True
     is_of_episodes: ClassVar[bool] = True
     joins_groups: ClassVar[bool] = True
+    tau: ClassVar[float] = 0.0
+    """As of ``PolicyGradient``, whose gradient it has."""
 
     type: Literal["classify"]
     beta: float = Field(default=1.0, gt=0)

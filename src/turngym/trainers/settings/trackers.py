@@ -21,8 +21,8 @@ class TrackerConfig(StrictModel):
 
     @property
     def spec(self) -> str:
-        """The class that is the tracker."""
-        return self.builder
+        """The class that is the tracker, one of your own where it is named."""
+        return str(getattr(self, "tracker", "") or self.builder)
 
     @property
     def name(self) -> str:
@@ -72,11 +72,6 @@ class CustomTracker(TrackerConfig):
     ``turngym.trainers.trackers.base``."""
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     """What it likes; ``config.settings``."""
-
-    @property
-    def spec(self) -> str:
-        """The class that is the tracker."""
-        return self.tracker
 
 
 AnyTracker = Annotated[

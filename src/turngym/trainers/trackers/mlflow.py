@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from turngym.plugins import import_extra
@@ -38,8 +38,9 @@ class Mlflow(Tracker):
             tags = {"turngym.folder": str(run.folder)}
             created = self._client.create_run(self._experiment(), run_name=run.name, tags=tags)
             self._id = created.info.run_id
-            for chunk in _chunks(params):
-                entries = [self._mlflow.entities.Param(*item) for item in chunk.items()]
+            entities = [self._mlflow.entities.Param(*item) for item in params.items()]
+            for start in range(0, len(entities), _MOST_PARAMS):
+                entries = entities[start : start + _MOST_PARAMS]
                 self._client.log_batch(self._id, params=entries)
             return self._id
         self._id = run.id
@@ -73,9 +74,3 @@ class Mlflow(Tracker):
         name = self._config.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "turngym"
         found = self._client.get_experiment_by_name(name)
         return str(found.experiment_id if found else self._client.create_experiment(name))
-
-
-def _chunks(params: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    items = list(params.items())
-    for start in range(0, len(items), _MOST_PARAMS):
-        yield dict(items[start : start + _MOST_PARAMS])

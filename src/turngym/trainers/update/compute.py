@@ -7,11 +7,11 @@ share. So ranks change nothing but rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -154,16 +154,3 @@ class Ranks:
 
 
 ALONE = Ranks()
-
-
-class Scorer(Protocol):
-    """Gives a function the policy as it is now, on every rank where there are several."""
-
-    def __call__(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Return ``function(model, *args, ranks=..., **kwargs)``.
-
-        Args:
-            function: Of a module; other processes look it up by its name.
-            args: Are sent to them.
-            kwargs: Are sent to them.
-        """

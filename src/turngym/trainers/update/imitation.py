@@ -7,7 +7,6 @@ steps (250 small steps do what 64 large ones cannot).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +20,7 @@ from turngym.trainers.settings.loss import ImitationTerm
 from turngym.trainers.settings.optimizer import WarmStartConfig
 from turngym.trainers.update.compute import ALONE, Ranks, compute_of
 from turngym.trainers.update.forward import backpropagate, micro_batches, read_tokens
-from turngym.trainers.update.optimizer import Optimizer, full_state
+from turngym.trainers.update.optimizer import Optimizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -153,10 +152,6 @@ class Imitator:
         """Optimizer steps done."""
         return self.optimizer.steps
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return the state dict of the plain model, adapters merged in, to publish."""
-        return full_state(self.model)
-
     def tensors(self) -> dict[str, Mapping[str, Tensor]]:
         """Return groups of tensors for a checkpoint; the weights are the model's own."""
         return {"optimizer": self.optimizer.state()}
@@ -164,12 +159,6 @@ class Imitator:
     def load_state(self, tensors: Mapping[str, Tensor], *, steps: int) -> None:
         """Take over the optimizer's tensors after ``steps`` steps."""
         self.optimizer.load_state(tensors, steps=steps)
-
-    def read_shards(self, folder: Path, *, steps: int) -> None:
-        """Take over what the ranks of an imitator wrote after ``steps`` steps."""
-        from turngym.trainers.distributed.shards import read_shards
-
-        self.load_state(read_shards(self.optimizer, folder), steps=steps)
 
     def _batch(self, step: int) -> list[int]:
         """Return the episodes of one step: each once per pass, in an order of the pass's own."""

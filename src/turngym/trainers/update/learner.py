@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from turngym.seeding import generator
 from turngym.trainers.losses.corrections import (
     CurrentPolicy,
-    EpisodeWeights,
     EstimatedPolicy,
     OldPolicy,
     PolicyLogprobs,
@@ -62,7 +62,7 @@ from turngym.trainers.update.forward import (
     score,
 )
 from turngym.trainers.update.imitation import Demonstrations
-from turngym.trainers.update.optimizer import Optimizer, full_state
+from turngym.trainers.update.optimizer import Optimizer
 from turngym.trainers.update.routing import set_routing
 
 if TYPE_CHECKING:
@@ -100,14 +100,26 @@ class _Totals:
     policy: float = 0.0
     kl: float = 0.0
     imitation: float = 0.0
-    episodes: EpisodeWeights = field(default_factory=EpisodeWeights)
+    episodes: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """Logarithm of each episode's importance weight."""
 
     def add(self, other: _Totals) -> None:
         self.loss += other.loss
         self.policy += other.policy
         self.kl += other.kl
         self.imitation += other.imitation
-        self.episodes.add_all(other.episodes)
+        for episode, log in other.episodes.items():
+            self.episodes[episode] += log
+
+    def add_weights(
+        self, batch: MicroBatch, samples: Sequence[TrainingSample], logprobs_N: Tensor
+    ) -> None:
+        """Add the tokens of a micro-batch to the weights of their episodes."""
+        behaviour_N = batch.gather([s.behaviour_logprobs for s in samples])
+        gaps_N = (logprobs_N.detach() - behaviour_N).double().cpu()
+        sizes = [int(mask.sum()) for mask in batch.masks]
+        for i, part in zip(batch.members, torch.split(gaps_N, sizes), strict=True):
+            self.episodes[samples[i].trajectory] += float(part.sum())
 
 
 class TorchLearner:
@@ -378,7 +390,7 @@ class TorchLearner:
             if batch.is_filler:
                 continue
             totals.add(_Totals(parts.total.item(), parts.policy.item(), parts.kl.item()))
-            totals.episodes.add(batch, samples, terms.policy_logprobs)
+            totals.add_weights(batch, samples, terms.policy_logprobs)
             sums.add_mean("train/clip_fraction", parts.clipped.item(), len(batch.targets_N))
             self._measure(terms, batch, samples, sums, is_first=is_first)
         if self._demonstrations is not None:
@@ -390,7 +402,7 @@ class TorchLearner:
         totals, *others = ranks.exchanged(totals)
         for other in others:
             totals.add(other)
-        share = effective_share(list(totals.episodes.logs.values()))
+        share = effective_share(list(totals.episodes.values()))
         scale = step_scale(share, self._loss.step_scale) if self._scales else 1.0
         norm = self.optimizer.step(totals.loss, where=f"update {self.updates}", scale=scale)
         sums.add_mean("train/effective_share", share, 1)
@@ -472,10 +484,6 @@ class TorchLearner:
         """Optimizer steps done."""
         return self.optimizer.steps
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return the state dict of the plain model, adapters merged in, to publish."""
-        return full_state(self.model)
-
     def state(self) -> dict[str, Tensor]:
         """Return the optimizer's tensors; the weights are the model's own."""
         return self.optimizer.state()
@@ -484,13 +492,3 @@ class TorchLearner:
         """Take over ``tensors``: ``state`` after ``updates`` updates and ``steps`` steps."""
         self.updates = updates
         self.optimizer.load_state(tensors, steps=steps)
-
-    def read_shards(self, folder: Path, *, updates: int, steps: int) -> None:
-        """Take over what the ranks of a learner wrote, however many they were.
-
-        Raises:
-            CheckpointError: It cannot be read, or belongs to another model.
-        """
-        from turngym.trainers.distributed.shards import read_shards
-
-        self.load_state(read_shards(self.optimizer, folder), updates=updates, steps=steps)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,16 +30,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _ROUTERS, _GIVEN = "_turngym_routers", "_turngym_experts"
+_Routers = tuple[Mapping[int, str], tuple[int, int]]
+"""Names of a model's routers by the numbers of their layers; layers, and experts of a token."""
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
-
-
-@dataclass(frozen=True, slots=True)
-class _Routers:
-    """The routers of a model, by the numbers of their layers."""
-
-    names: Mapping[int, str]
-    shape: tuple[int, int]
-    """Layers of the model, experts of a token."""
 
 
 def set_routing(model: PreTrainedModel, how: Literal["own", "replay"]) -> None:
@@ -66,7 +58,7 @@ def set_routing(model: PreTrainedModel, how: Literal["own", "replay"]) -> None:
             "experts that is known here; set learner.routing=own"
         )
     shape = config.num_hidden_layers, config.num_experts_per_tok
-    setattr(body, _ROUTERS, _Routers(names, shape))
+    setattr(body, _ROUTERS, (names, shape))
 
 
 def replay(body: nn.Module, given_NLK: Tensor | None) -> None:
@@ -82,12 +74,13 @@ def replay(body: nn.Module, given_NLK: Tensor | None) -> None:
     routers: _Routers | None = getattr(body, _ROUTERS, None)
     if routers is None:
         return
-    if given_NLK is not None and tuple(given_NLK.shape[1:]) != routers.shape:
+    names, shape = routers
+    if given_NLK is not None and tuple(given_NLK.shape[1:]) != shape:
         raise TrainingError(
             f"routing: the engine reports {tuple(given_NLK.shape[1:])} layers and experts of a "
-            f"token, the model has {routers.shape}"
+            f"token, the model has {shape}"
         )
-    for layer, name in routers.names.items():
+    for layer, name in names.items():
         given_NK = None if given_NLK is None else given_NLK[:, layer].long()
         setattr(body.get_submodule(name), _GIVEN, given_NK)
 

@@ -70,18 +70,13 @@ class LastTurnFirstLearner(TorchLearner):
                 after = turn_logprobs(self, counted, (turn, earlier))
                 for row in rows:
                     key = row.trajectory, turn
-                    moved = moved_weight(weights[row.trajectory], after[key] - before[key])
-                    weights[row.trajectory] = moved
+                    ratio = np.exp(after[key] - before[key]).clip(LEAST_WEIGHT, LARGEST_WEIGHT)
+                    moved = np.clip(weights[row.trajectory] * ratio, LEAST_WEIGHT, LARGEST_WEIGHT)
+                    weights[row.trajectory] = float(moved)
                 before = after
         sums.add_mean("train/turn_weight_mean", sum(weights.values()), len(weights))
         sums.add_mean("train/turn_passes", len(turns), 1)
         return self.finish_update(samples, sums, lr=lr)
-
-
-def moved_weight(weight: float, mean_log_ratio: float) -> float:
-    """Return an episode's weight after a pass that moved its turn by ``mean_log_ratio``."""
-    ratio = np.clip(np.exp(mean_log_ratio), LEAST_WEIGHT, LARGEST_WEIGHT)
-    return float(np.clip(weight * ratio, LEAST_WEIGHT, LARGEST_WEIGHT))
 
 
 def turn_row(sample: TrainingSample, turn: int, *, factor: float, share: float) -> TrainingSample:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,23 +29,7 @@ from turngym.trainers.settings.group import Archer, BestOfN
 from turngym.types import TrajectoryGroup
 
 
-class _OffPolicyCredit:
-    """A credit method on a critic of replayed turns; a subclass writes ``assign``."""
-
-    def __init__(self, critic: ReplayedCritic, context: CreditContext) -> None:
-        self._critic = critic
-        self._context = context
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the buffer, the critic and the number of updates."""
-        return self._critic.state()
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what ``state`` returned."""
-        self._critic.load_state(tensors)
-
-
-class ArcherCredit(_OffPolicyCredit):
+class ArcherCredit:
     """Online: on-policy actions at replayed states. Offline: weighted actions of the replay.
 
     Args:
@@ -55,11 +40,10 @@ class ArcherCredit(_OffPolicyCredit):
 
     def __init__(self, config: Archer, algo: AlgoConfig, context: CreditContext) -> None:
         expectile = config.expectile if config.mode == "offline" else None
-        critic = ReplayedCritic(
+        self._critic = ReplayedCritic(
             config.critic, algo, context, expectile=expectile, replay=config.replay
         )
-        super().__init__(critic, context)
-        self._config = config
+        self._context, self._config = context, config
         self._baseline: ValueModel | None = None
         if config.token_baseline is not None:
             seed = derive_seed(context.seed, "token_baseline")
@@ -174,7 +158,7 @@ def choose_best(
     return best_K, (top_K > threshold) & is_valid_K
 
 
-class BestOfNCredit(_OffPolicyCredit):
+class BestOfNCredit:
     """Trains the critic on replayed turns, samples candidates and returns the winners as samples.
 
     Args:
@@ -184,8 +168,8 @@ class BestOfNCredit(_OffPolicyCredit):
     """
 
     def __init__(self, config: BestOfN, algo: AlgoConfig, context: CreditContext) -> None:
-        super().__init__(ReplayedCritic(config.critic, algo, context), context)
-        self._config = config
+        self._critic = ReplayedCritic(config.critic, algo, context)
+        self._context, self._config = context, config
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
         """Train the critic, then return samples for the policy; none while the critic warms up."""
@@ -226,27 +210,26 @@ class BestOfNCredit(_OffPolicyCredit):
         best_K, is_good_K = choose_best(
             advantages_KN, np.array(valid, dtype=np.bool_).reshape(shape), self._config.threshold
         )
-        samples = [
-            _imitation(rows[k], fresh[k], int(best_K[k]), index=k)
-            for k in np.flatnonzero(is_good_K).tolist()
-        ]
+        samples = []
+        for k in np.flatnonzero(is_good_K).tolist():  # makes the best candidate more likely
+            row = rows[k]
+            said: list[Any] = [(row.action, row.logprobs_A, row.versions_A)]
+            said += [(g.token_ids, g.logprobs, g.versions) for g in fresh[k]]
+            ids, logprobs, versions = said[best_K[k]]
+            samples.append(action_sample(row.state, ids, logprobs, versions, 1.0, index=k))
         return samples, {
             "credit/imitated_fraction": float(is_good_K.mean()),
             "credit/played_best_fraction": float((best_K == 0).mean()),
             **advantage_metrics(advantages_KN),
         }
 
+    def state(self) -> dict[str, Tensor]:
+        """Return the buffer, the critic and the number of updates."""
+        return self._critic.state()
 
-def _imitation(
-    row: Transition, fresh: Sequence[Generation], best: int, *, index: int
-) -> TrainingSample:
-    """Return a sample that makes candidate ``best`` more likely."""
-    if best == 0:
-        return action_sample(
-            row.state, row.action, row.logprobs_A, row.versions_A, 1.0, index=index
-        )
-    won = fresh[best - 1]
-    return action_sample(row.state, won.token_ids, won.logprobs, won.versions, 1.0, index=index)
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what ``state`` returned."""
+        self._critic.load_state(tensors)
 
 
 def _actions(sampled: Sequence[Generation]) -> list[TokenIds]:

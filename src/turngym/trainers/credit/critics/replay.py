@@ -188,16 +188,15 @@ class ReplayBuffer:
             texts.setdefault(id(row.text_L), row.text_L)
             texts.setdefault(id(row.next_text_L), row.next_text_L)
         number = {key: n for n, key in enumerate(texts)}
-        columns = {
-            "text": [number[id(row.text_L)] for row in self._rows],
-            "next_text": [number[id(row.next_text_L)] for row in self._rows],
-            **{name: [getattr(row, name) for row in self._rows] for name in _PLACES},
+        kinds = ((_PLACES, torch.int64), (_NUMBERS, torch.float32), (_FLAGS, torch.bool))
+        tensors = {
+            name: torch.tensor([getattr(row, name) for row in self._rows], dtype=dtype)
+            for names, dtype in kinds
+            for name in names
         }
-        tensors = {name: torch.tensor(v, dtype=torch.int64) for name, v in columns.items()}
-        for names, dtype in ((_NUMBERS, torch.float32), (_FLAGS, torch.bool)):
-            for name in names:
-                values = [getattr(row, name) for row in self._rows]
-                tensors[name] = torch.tensor(values, dtype=dtype)
+        for name in ("text", "next_text"):
+            places = [number[id(getattr(row, f"{name}_L"))] for row in self._rows]
+            tensors[name] = torch.tensor(places, dtype=torch.int64)
         lengths = [text.size for text in texts.values()]
         return tensors | {
             "ids": torch.from_numpy(_flat(list(texts.values()), np.int32)),

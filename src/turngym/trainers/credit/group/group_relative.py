@@ -31,17 +31,16 @@ from turngym.trainers.credit.group.normalize import (
 )
 from turngym.trainers.credit.sources.reward_sources import EXPERT_MATCH, RewardSources, part_rewards
 from turngym.trainers.samples import FloatArray, IntArray
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import GatedSum, GroupRelative, Term
 from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from turngym.trainers.settings.algo import AlgoConfig
 
-
-_NOTHING = 1e-9
-"""A relative return up to this counts as 0 where several baseline groups are averaged."""
+NO_ADVANTAGE = 1e-9
+"""Advantages up to this are 0, as relative returns are: sums of floats leave such crumbs."""
 
 
 def term_advantages(turns: TurnBatch, components: Components, term: Term) -> FloatArray:
@@ -191,7 +190,7 @@ def _normalized(
     # where it is alone, or equal to all others, has no say.
     total_CN, weights_CN = np.zeros(values_CN.shape), np.zeros(values_CN.shape)
     for weight, relative_CN in found:
-        differs_CN = np.abs(relative_CN) > _NOTHING
+        differs_CN = np.abs(relative_CN) > NO_ADVANTAGE
         total_CN += weight * np.where(differs_CN, relative_CN, 0.0)
         weights_CN += weight * differs_CN
     return total_CN / np.where(weights_CN > 0, weights_CN, 1.0)
@@ -248,8 +247,6 @@ def _numbered(keys: Iterable[Hashable | None]) -> IntArray:
     return np.array(found, dtype=np.int64)
 
 
-NO_ADVANTAGE = 1e-9
-"""Advantages up to this are 0: sums of floats leave such crumbs."""
 _UPDATE = "update"
 """Key of the number of updates in a checkpoint."""
 
@@ -289,7 +286,10 @@ class GroupRelativeCredit:
             dropped = _dropped(too_small=too_small, warmup=len(kept))
             return Credit(samples=(), dropped=dropped, metrics=self._sources.metrics())
         values_N = turn_advantages(turns, components, self._config, update=update)
-        informative = informative_groups(turns, components, self._config)
+        judged_B = turns.outcome_B
+        if self._config.filter.of == "first_return":
+            judged_B = _first_returns(turns, components, self._config)
+        informative = spread_groups(judged_B, turns, self._config.filter)
         signal = set(turns.group_N[np.abs(values_N) > NO_ADVANTAGE].tolist())
         trained = informative if self._config.signal_free == "count" else informative & signal
         dropped = _dropped(
@@ -349,20 +349,6 @@ def turn_advantages(
     return weighted_N
 
 
-def informative_groups(turns: TurnBatch, components: Components, config: GroupRelative) -> set[int]:
-    """Return the numbers of the groups that the filter keeps, as ``spread_groups`` does.
-
-    Args:
-        turns: The batch.
-        components: Its rewards.
-        config: The filter, and the first term for ``of="first_return"``.
-    """
-    values_B = turns.outcome_B
-    if config.filter.of == "first_return":
-        values_B = term_returns(turns, components, config.terms[0])[turns.turn_N == 0]
-    return spread_groups(values_B, turns, config.filter)
-
-
 def pivots(turns: TurnBatch, components: Components, config: GroupRelative) -> NDArray[np.bool_]:
     """Return which episode of each group is its median, the first of several, shape [B].
 
@@ -374,12 +360,18 @@ def pivots(turns: TurnBatch, components: Components, config: GroupRelative) -> N
     Source:
         MC-GRPO; see ``docs/methods.md``.
     """
-    values_B = term_returns(turns, components, config.terms[0])[turns.turn_N == 0]
+    values_B = _first_returns(turns, components, config)
     middles_B = lower_medians(values_B, turns.group_B, np.ones(values_B.shape))
     candidates = np.flatnonzero(values_B == middles_B)
     first = np.unique(turns.group_B[candidates], return_index=True)[1]
     found_B = np.zeros(values_B.shape, dtype=np.bool_)
     found_B[candidates[first]] = True
+    return found_B
+
+
+def _first_returns(turns: TurnBatch, components: Components, config: GroupRelative) -> FloatArray:
+    """Return the return of each episode's first turn, as the first term has it, shape [B]."""
+    found_B: FloatArray = term_returns(turns, components, config.terms[0])[turns.turn_N == 0]
     return found_B
 
 
@@ -420,8 +412,9 @@ def signal_metrics(
     for name, component in components.items():
         if name not in ("env", "outcome"):
             valid_N = component.has_value_N
-            found = _correlation(component.values_N[valid_N], outcome_N[valid_N])
-            metrics |= {} if found is None else {f"credit/{name}_outcome_correlation": found}
+            pair = component.values_N[valid_N], outcome_N[valid_N]
+            if valid_N.sum() > 1 and min(map(np.ptp, pair)) >= ZERO_SPREAD:
+                metrics[f"credit/{name}_outcome_correlation"] = float(np.corrcoef(*pair)[0, 1])
     return metrics
 
 
@@ -432,9 +425,3 @@ def _state_group_metrics(baseline_N: IntArray) -> dict[str, float]:
         "credit/state_group_size": float(sizes.mean()) if sizes.size else 0.0,
         "credit/state_groups_of_one": alone,
     }
-
-
-def _correlation(rewards: FloatArray, outcomes: FloatArray) -> float | None:
-    if rewards.size < 2 or min(np.ptp(rewards), np.ptp(outcomes)) < ZERO_SPREAD:
-        return None
-    return float(np.corrcoef(rewards, outcomes)[0, 1])

@@ -184,7 +184,9 @@ def combine_terms(
     beta = config.beta * math.exp(-config.decay * update)
     least = _token_deviation(others_N, turns) + _EPS
     widest = max(_token_deviation(first_N, turns) + _EPS, 1.0)
-    gate_N = _gates(turns, config)[turns.episode_N]
+    # sigmoid(-std of the group's outcomes / temperature), in (0, 0.5]
+    doubt_B = group_deviations(turns.outcome_B, turns) / config.temperature
+    gate_N = np.exp(-np.logaddexp(0.0, doubt_B))[turns.episode_N]
     combined_N: FloatArray = first_N + beta * min(1.0, widest / least) * gate_N * others_N
     return combined_N
 
@@ -246,13 +248,6 @@ def spread_groups(values_B: FloatArray, turns: TurnBatch, config: GroupFilter) -
     if config.min_std is not None:
         chosen = chosen[spread_G[chosen] > config.min_std]
     return set(groups_G[chosen].tolist())
-
-
-def _gates(turns: TurnBatch, config: GatedSum) -> FloatArray:
-    """Return ``sigmoid(-std of the group's outcomes / temperature)``, in (0, 0.5], shape [B]."""
-    doubt_B = group_deviations(turns.outcome_B, turns) / config.temperature
-    gates_B: FloatArray = np.exp(-np.logaddexp(0.0, doubt_B))
-    return gates_B
 
 
 def _token_deviation(values_N: FloatArray, turns: TurnBatch) -> float:

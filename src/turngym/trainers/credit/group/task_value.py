@@ -24,14 +24,13 @@ from turngym.trainers.credit.group.group_relative import term_returns
 from turngym.trainers.credit.group.normalize import scale_batch
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import Term
 from turngym.trainers.settings.task_value import BetaValue, OptimalValue, TaskValue
 from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from turngym.trainers.settings.algo import AlgoConfig
 
 
 def optimal_value(returns_B: FloatArray, beta: float) -> float:
@@ -159,22 +158,19 @@ class TaskValueCredit:
         if self._config.batch is not None:
             counts_N = turns.counts(self._config.batch.unit) * keep_B[turns.episode_N]
             values_N = scale_batch(values_N, counts_N, self._config.batch)
+        known = [self._values.value(task) for task in self._values.known]
+        own = {
+            "credit/known_tasks": float(is_known_B.mean()),
+            "credit/task_value": float(np.mean(known)),
+        }
         waiting = len(np.setdiff1d(turns.group_B, turns.group_B[keep_B]))
         return credit_of_turns(
             turns,
             values_N,
             keep_B=keep_B,
             dropped={"warmup": waiting} if waiting else {},
-            metrics=self._sources.metrics() | self._metrics(values_N, is_known_B),
+            metrics=self._sources.metrics() | advantage_metrics(values_N) | own,
         )
-
-    def _metrics(self, values_N: FloatArray, is_known_B: NDArray[np.bool_]) -> dict[str, float]:
-        known = [self._values.value(task) for task in self._values.known]
-        return {
-            **advantage_metrics(values_N),
-            "credit/known_tasks": float(is_known_B.mean()),
-            "credit/task_value": float(np.mean(known)),
-        }
 
     def state(self) -> dict[str, Tensor]:
         """Return what is known of tasks, and what the reward sources learned."""

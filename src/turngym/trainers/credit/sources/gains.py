@@ -88,11 +88,15 @@ class InfoGainSource(_GainSource[InfoGain]):
     def read(self, turns: TurnBatch) -> Components:
         """Return the gains of a batch."""
         questions = [self._question(episode) for episode in turns.episodes]
-        answers = self._answer_logprobs([q for q in questions if q is not None])
+        scores = iter(self._score([q for q in questions if q is not None]))
         values_N = np.full(turns.turn_N.shape, np.nan)
-        found, fallbacks = iter(answers), 0
+        fallbacks = 0
         for question, start in zip(questions, turns.start_B.tolist(), strict=True):
-            answer_T = next(found) if question is not None else np.full(1, np.nan)
+            answer_T = np.full(1, np.nan)
+            if question is not None:
+                pairs = zip(question.branches, next(scores).branches, strict=True)
+                means = [v_M[branch.chosen_M].mean(dtype=np.float64) for branch, v_M in pairs]
+                answer_T = np.array(means)
             if not np.isfinite(answer_T).all():
                 fallbacks += 1
                 continue
@@ -114,18 +118,6 @@ class InfoGainSource(_GainSource[InfoGain]):
             return None
         room, renderer = room_of(self._context.model), self._context.renderer
         return ask_each_turn(layout, renderer, episode.answer, episode.ground_truth, room)
-
-    def _answer_logprobs(self, questions: list[Tree]) -> list[FloatArray]:
-        """Return the mean log-prob of the truth before each turn, one array [T] per episode."""
-        return [
-            np.array(
-                [
-                    float(values_M[branch.chosen_M].mean(dtype=np.float64))
-                    for branch, values_M in zip(tree.branches, scores.branches, strict=True)
-                ]
-            )
-            for tree, scores in zip(questions, self._score(questions), strict=True)
-        ]
 
 
 def information_gains(
@@ -233,23 +225,27 @@ class FeedbackGainSource(_GainSource[FeedbackGain]):
     def read(self, turns: TurnBatch) -> Components:
         """Return the gains of a batch."""
         asked = [self._counterfactuals(episode) for episode in turns.episodes]
-        scored = self._score([one.tree for one in asked if one.turns])
+        results = iter(self._score([tree for tree, asking, _ in asked if asking]))
         values_N = np.full(turns.turn_N.shape, np.nan)
-        results = iter(scored)
-        for one, start in zip(asked, turns.start_B.tolist(), strict=True):
-            if one.turns:
-                values_N[start + np.array(one.turns)] = feedback_gains(one.tree, next(results))
+        for (tree, asking, _), start in zip(asked, turns.start_B.tolist(), strict=True):
+            if asking:
+                values_N[start + np.array(asking)] = feedback_gains(tree, next(results))
         component = RewardComponent.where_finite(values_N)
-        lost = sum(one.lost + len(one.turns) for one in asked) - int(component.has_value_N.sum())
+        lost = sum(lost + len(asking) for _, asking, lost in asked)
+        lost -= int(component.has_value_N.sum())
         self._note("feedback_gain", component, fallbacks=lost)
         return {"feedback_gain": component}
 
-    def _counterfactuals(self, episode: Trajectory) -> _Asked:
-        """Return an episode with a branch for each feedback that an action followed."""
+    def _counterfactuals(self, episode: Trajectory) -> tuple[Tree, list[int], int]:
+        """Return an episode with a branch for each feedback that an action followed.
+
+        And the turn whose feedback each branch replaces, and how many turns are followed by another
+        but get no value.
+        """
         layout = Layout.of(episode)
         later = len(episode.turns) - 1
         if layout is None:
-            return _Asked(tree=_EMPTY, turns=(), lost=later)
+            return _EMPTY, [], later
         chosen_L = np.zeros(layout.token_ids_L.shape, dtype=np.bool_)
         branches: list[Branch] = []
         asking: list[int] = []
@@ -263,7 +259,7 @@ class FeedbackGainSource(_GainSource[FeedbackGain]):
                 asking.append(turn)
                 chosen_L[layout.action_T[turn + 1] : layout.end_T[turn + 1]] = True
         tree = Tree(trunk_L=layout.token_ids_L, chosen_L=chosen_L, branches=tuple(branches))
-        return _Asked(tree=tree, turns=tuple(asking), lost=lost)
+        return tree, asking, lost
 
     def _branch(self, layout: Layout, turn: int, place: slice) -> Branch:
         """Return the placeholder, what follows the feedback, and the action of ``turn``."""
@@ -272,17 +268,6 @@ class FeedbackGainSource(_GainSource[FeedbackGain]):
         rest = layout.token_ids_L[stop:end]
         chosen_M = np.arange(start, end) >= layout.action_T[turn]
         return Branch(start=start, token_ids_M=np.concatenate([instead, rest]), chosen_M=chosen_M)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Asked:
-    """What is scored of one episode."""
-
-    tree: Tree
-    turns: tuple[int, ...]
-    """Turn whose feedback each branch replaces."""
-    lost: int
-    """Turns that were followed by another but get no value."""
 
 
 _EMPTY = Tree(trunk_L=np.zeros(0, np.int64), chosen_L=np.zeros(0, np.bool_), branches=())
