@@ -117,11 +117,11 @@ def local_model(config: LocalAgentConfig) -> EngineModel[LocalEngine]:
         ConfigError: It cannot be loaded.
     """
     from turngym.agents.engine.local import LocalEngine
-    from turngym.agents.engine.models import load_model_dir
+    from turngym.agents.engine.models import load_model_dir, positions
     from turngym.agents.rendering import EngineModel, Renderer
 
     model, tokenizer = load_model_dir(_path(config.path), config)
-    longest = int(getattr(model.config, "max_position_embeddings", config.context))
+    longest = positions(model) or config.context
     engine = LocalEngine(model, tokenizer, context=min(longest, config.context))
     sampling = Sampling(
         temperature=config.temperature,

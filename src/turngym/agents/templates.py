@@ -101,7 +101,7 @@ def takes_system(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def control_token(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
-    """Return the longest control token that ``text`` begins with, or None."""
+    """Return the longest control token of ``tokenizer`` that ``text`` begins with, or None."""
     found = [token for token in tokenizer.get_added_vocab() if token and text.startswith(token)]
     return max(found, key=len, default=None)
 
@@ -110,7 +110,7 @@ _THOUGHTS = re.compile(r"\s*|.*(think|thought).*", re.IGNORECASE | re.DOTALL)
 
 
 def difference(one: str, other: str) -> tuple[str, str] | None:
-    """Return how two texts end differently; None where it is but a place for thoughts.
+    """Return how ``one`` and ``other`` end differently; None where it is a place for thoughts.
 
     Templates of models that think put it before an answer that is asked for, or before the last
     one, and not before earlier ones.

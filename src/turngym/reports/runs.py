@@ -90,7 +90,7 @@ class Protocol:
         seeds: Iterable[int],
         tuning: Mapping[str, Any] | None = None,
     ) -> Protocol:
-        """Return that of algorithms with the settings of each, on seeds that are reported."""
+        """Return that of ``compared``, reported on ``seeds`` after a search, ``tuning``, or none."""
         return cls(
             presets={one.name: one.algo for one in compared},
             settings={one.name: one.settings for one in compared if one.settings},
@@ -112,7 +112,7 @@ class Protocol:
         )
 
     def write(self, out: Path, budget_episodes: int) -> None:
-        """Write it down in the folder of a comparison, which is made if it is not there."""
+        """Write it down in the folder ``out``, which is made, with ``budget_episodes`` of a run."""
         more = {"turngym": VERSION, "budget_episodes": budget_episodes}
         write_json(writable_folder(out) / COMPARISON_FILE, more | self.to_json())
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from turngym.agents.engine.models import check_context
+from turngym.agents.engine.models import check_context, positions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -76,7 +76,7 @@ def make_decoder(
     Raises:
         ConfigError: ``context`` is more than the model was made for.
     """
-    check_context(getattr(model.config, "max_position_embeddings", None), context)
+    check_context(positions(model), context)
     if _is_lean(model):
         return CachedDecoder(model, context=context, device=device, dtype=dtype)
     return ReplayDecoder(model, context=context, device=device, dtype=dtype)

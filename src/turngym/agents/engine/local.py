@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from turngym.agents.engine.config import LocalEngineConfig
 from turngym.agents.engine.decoder import Decoder, make_decoder
 from turngym.agents.engine.devices import DTYPES, device_of
-from turngym.agents.engine.models import end_ids
+from turngym.agents.engine.models import end_ids, positions
 from turngym.agents.engine.protocol import (
     EngineStats,
     EngineTraits,
@@ -81,8 +81,7 @@ class LocalEngine:
         # Elsewhere the rounding of a row depends on how many others are computed with it.
         exact = device.type == "cpu" and config.dtype == "float32"
         self.traits = EngineTraits(deterministic=exact, exact_versions=True)
-        longest = int(getattr(model.config, "max_position_embeddings", 2048))
-        self.context = longest if context is None else context
+        self.context = context or positions(model) or 2048
         self.version = 0
         self.stats = EngineStats()
         self._decoder: Decoder = make_decoder(

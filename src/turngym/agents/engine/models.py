@@ -243,6 +243,14 @@ def check_model_path(path: str | Path, *, context: int = 0) -> None:
     check_context(longest, context)
 
 
+def positions(model: PreTrainedModel) -> int | None:
+    """Return the longest text that ``model`` was made for, in tokens; None where it has no limit.
+
+    Of a model that sees as well, the part that reads says it.
+    """
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
 def check_context(longest: int | None, context: int) -> None:
     """Make sure that a model of ``longest`` positions can read ``context`` tokens at once.
 
@@ -257,7 +265,7 @@ def check_context(longest: int | None, context: int) -> None:
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return the tokens that end an answer: that of the chat template, and what the model card has.
+    """Return the tokens that end an answer: that of ``tokenizer``, and what ``model``'s card has.
 
     A base model ends with its end of sequence, whatever its template says.
     """

@@ -28,6 +28,7 @@ from turngym.agents.engine.models import (
     check_model_path,
     load_model_dir,
     load_tokenizer,
+    positions,
     train_tokenizer,
 )
 from turngym.agents.engine.protocol import Sampling
@@ -219,8 +220,8 @@ def load_policy(
     checkpoint = load_checkpoint(model_dir.parent)
     config = load_config(TrainConfig, [checkpoint.state["config"]])
     model, tokenizer = load_model_dir(model_dir)
-    longest = int(getattr(model.config, "max_position_embeddings", config.model.context))
-    context = min(longest, context or config.model.context)
+    wanted = context or config.model.context
+    context = min(positions(model) or wanted, wanted)
     engine = LocalEngine(model, tokenizer, context=context)
     sampling = Sampling(
         temperature=0.0 if greedy else config.rollout.temperature,

@@ -86,12 +86,6 @@ def plain_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def room_of(model: PreTrainedModel) -> int | None:
-    """Return the longest sequence that a model was made for, in tokens; None when it has none."""
-    room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return None if room is None else int(room)
-
-
 @contextmanager
 def computing(body: nn.Module) -> Iterator[None]:
     """Compute the forward passes of a body inside the block as ``place`` noted."""

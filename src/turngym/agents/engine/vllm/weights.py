@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from turngym.agents.engine.config import VllmEngineConfig
-from turngym.agents.engine.models import LORA_SCALE, save_model_dir
+from turngym.agents.engine.models import LORA_SCALE, positions, save_model_dir
 from turngym.agents.engine.vllm.replica import Publication
 from turngym.errors import ConfigError
 
@@ -71,7 +71,7 @@ class Handover:
         self._base = {n: state[n] for n in self._names} if config.adapter_rank else None
         self._buffers = {name: value.clone() for name, value in model.named_buffers()}
         rng = np.random.default_rng(len(tokenizer))
-        count = min(_PROBE_TOKENS, model.config.max_position_embeddings - 1)
+        count = min(_PROBE_TOKENS, (positions(model) or 2048) - 1)
         self._probe = tuple(rng.integers(0, len(tokenizer), count).tolist())
         self._expected = self._score({n: state[n] for n in self._names}, self._probe)
         self.model_folder = self.folder / f"model-{self.run}"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from turngym.agents.engine.models import positions
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.seeding import generator
@@ -36,7 +37,6 @@ from turngym.trainers.credit.base import (
 from turngym.trainers.credit.sources.branches import Branch, Tree, TreeScorer, TreeScores
 from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.rewards import FeedbackGain, InfoGain
-from turngym.trainers.update.compute import room_of
 from turngym.types import Message, Trajectory
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class InfoGainSource(_GainSource[InfoGain]):
         layout = Layout.of(episode)
         if layout is None or not episode.ground_truth or not episode.answer:
             return None
-        room, renderer = room_of(self._context.model), self._context.renderer
+        room, renderer = positions(self._context.model), self._context.renderer
         return ask_each_turn(layout, renderer, episode.answer, episode.ground_truth, room)
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from turngym.agents.engine.models import positions
 from turngym.agents.rendering import Renderer
 from turngym.seeding import derive_seed, generator
 from turngym.trainers.credit.base import (
@@ -44,7 +45,7 @@ from turngym.trainers.credit.warm_up import WarmUp, ranked_right
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Privileged
-from turngym.trainers.update.compute import compute_of, room_of
+from turngym.trainers.update.compute import compute_of
 from turngym.trainers.update.forward import read_tokens, score
 from turngym.trainers.update.optimizer import Optimizer, load_own_state, own_state
 from turngym.types import Trajectory
@@ -143,7 +144,7 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
             return ()
         prefix = truth_prefix(self._context.renderer, episode.ground_truth)
         rows = episode_rows(episode, prefix=prefix)
-        room = room_of(self._context.model)
+        room = positions(self._context.model)
         too_long = room is not None and max(row.token_ids_L.size for row in rows) > room
         return () if too_long else rows
 
