@@ -90,7 +90,7 @@ class Protocol:
         seeds: Iterable[int],
         tuning: Mapping[str, Any] | None = None,
     ) -> Protocol:
-        """Return that of ``compared``, reported on ``seeds`` after a search, ``tuning``, or none."""
+        """Return that of ``compared``, reported on ``seeds`` after the search ``tuning``."""
         return cls(
             presets={one.name: one.algo for one in compared},
             settings={one.name: one.settings for one in compared if one.settings},
