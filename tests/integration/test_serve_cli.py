@@ -27,8 +27,8 @@ def post(url: str, body: Any, key: str = "x") -> Any:
 
 
 def test_an_agent_is_recorded_from_two_commands(tmp_path: Path) -> None:
-    save_model_dir(model(), tokenizer(), tmp_path / "model")
-    policy = ("policy", f"hf:{tmp_path / 'model'}", "--name", "tiny", "--port", "0")
+    save_model_dir(model(), tokenizer(), tmp_path / "a model")
+    policy = ("policy", f"hf:{tmp_path / 'a model'}", "--name", "tiny", "--port", "0")
     with server(*policy, "--context", "256") as (_, served):
         assert served["model"] == "tiny"
         gateway = ("gateway", "--upstream", served["url"], "--model", "tiny", "--port", "0")

@@ -261,6 +261,8 @@ def _engine_model(spec: str, context: int | None) -> EngineModel[LocalEngine]:
     found: EngineModel[LocalEngine]
     kind, _, rest = spec.partition(":")
     if kind == "hf" and rest:
+        if Path(rest).expanduser().exists():  # else what stands after a blank is a setting
+            spec = f"hf:{shlex.quote(rest)}"
         longest = [] if context is None else [f"context={context}"]
         found = cast(Any, make_policy(" ".join([spec, *longest]))).model
     elif kind == "run" and rest:

@@ -93,6 +93,7 @@ def command(
     environment = {
         "TURNGYM_WEIGHTS": str(folder),
         "PYTHONPATH": str(_PLUGIN),
+        "PYTHONSAFEPATH": "1",  # a folder here may have the name of a package that vLLM imports
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
