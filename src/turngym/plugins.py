@@ -49,8 +49,19 @@ def import_extra(module: str, needed_for: str, extra: str) -> Any:  # optional, 
     Raises:
         MissingExtraError: It is not installed; the message says what it was ``needed_for``.
     """
-    try:
+    with importing_extra(needed_for, extra):
         return importlib.import_module(module)
+
+
+@contextmanager
+def importing_extra(needed_for: str, extra: str) -> Iterator[None]:
+    """Import inside the block what an ``extra`` of this package installs.
+
+    Raises:
+        MissingExtraError: It is not installed; the message says what it was ``needed_for``.
+    """
+    try:
+        yield
     except ImportError as error:
         raise missing_extra(needed_for, extra) from error
 

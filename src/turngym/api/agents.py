@@ -15,8 +15,8 @@ from turngym.agents.config import ChatAgentConfig, CompletionsAgentConfig, Local
 from turngym.agents.policy import Policy
 from turngym.agents.scripted import ExpertPolicy, FunctionPolicy, NoopPolicy, RandomPolicy
 from turngym.config import load_config
-from turngym.errors import CheckpointError, ConfigError, missing_extra, unknown_name
-from turngym.plugins import import_attribute
+from turngym.errors import CheckpointError, ConfigError, unknown_name
+from turngym.plugins import import_attribute, importing_extra
 from turngym.provenance import digest_of, source_digest
 
 FORMS = (
@@ -221,11 +221,9 @@ def need_train_extra(what: str) -> None:
     Raises:
         MissingExtraError: The extra ``train`` is not installed.
     """
-    try:
+    with importing_extra(what, "train"):
         for name in ("torch", "transformers", "safetensors"):
             importlib.import_module(name)
-    except ImportError as error:
-        raise missing_extra(what, "train") from error
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # one for each file that is read or written

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from turngym import registry
-from turngym.errors import ConfigError, RecordError, missing_extra
+from turngym.errors import ConfigError, RecordError
+from turngym.plugins import importing_extra
 from turngym.records import MANIFEST, from_json, read_lines
 from turngym.reports.atif import read_atif, to_atif
 from turngym.reports.viewer.library import sources_of
@@ -278,11 +279,9 @@ def _parquet(
 
     ``paths`` are written even when they have no row.
     """
-    try:
+    with importing_extra("Parquet", "search"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise missing_extra("Parquet", "search") from error
     schema = pyarrow.schema([(name, _arrow(kind)) for name, kind in kinds.items()])
     counts = dict.fromkeys(paths, 0)
     waiting: dict[Path, list[Row]] = {path: [] for path in paths}

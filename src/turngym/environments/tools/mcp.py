@@ -12,7 +12,8 @@ from typing import Any
 from turngym.environments.core.actions import Action, JsonTools, described_tool, function_tool
 from turngym.environments.core.env import AsyncTurnEnv
 from turngym.environments.core.episode import Outcome
-from turngym.errors import ConfigError, EnvironmentFault, missing_extra
+from turngym.errors import ConfigError, EnvironmentFault
+from turngym.plugins import importing_extra
 from turngym.tasks.base import Task
 
 ANSWER = "answer"
@@ -204,11 +205,9 @@ async def _listed(client: Any) -> AsyncIterator[Any]:
 
 
 def _client(server: Any) -> Any:
-    try:
+    with importing_extra("an MCP server", "mcp"):
         from mcp.client.client import Client
         from mcp.client.stdio import StdioServerParameters
-    except ImportError as error:
-        raise missing_extra("an MCP server", "mcp") from error
     if isinstance(server, list | tuple):
         command, *arguments = server
         return Client(StdioServerParameters(command=command, args=arguments))

@@ -15,7 +15,8 @@ from typing import Any
 from turngym.environments.core.actions import Action, JsonTools, described_tool, function_tool
 from turngym.environments.core.env import AsyncTurnEnv
 from turngym.environments.core.episode import Outcome
-from turngym.errors import ConfigError, EnvironmentFault, missing_extra
+from turngym.errors import ConfigError, EnvironmentFault
+from turngym.plugins import importing_extra
 from turngym.tasks.base import Task
 
 ACT = "act"
@@ -110,11 +111,9 @@ class OpenEnvEnv(AsyncTurnEnv):
             await socket.close()
 
     async def _connected(self) -> Any:
-        try:
+        with importing_extra("an OpenEnv server", "serve"):
             from websockets.asyncio.client import connect
             from websockets.exceptions import WebSocketException
-        except ImportError as error:
-            raise missing_extra("an OpenEnv server", "serve") from error
         try:
             schema = await asyncio.to_thread(self._schema)
             self.action_format = JsonTools([_tool(schema)])

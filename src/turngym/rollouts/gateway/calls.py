@@ -16,7 +16,8 @@ from turngym.agents.remote.endpoint import HalfAnswer
 from turngym.agents.remote.wire import generation_of, png, prompt_ids_of, usage_of
 from turngym.agents.serving.http import BadRequest, Json
 from turngym.agents.serving.requests import messages_of
-from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError, missing_extra
+from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError
+from turngym.plugins import importing_extra
 from turngym.rollouts.gateway.episodes import Episode
 from turngym.rollouts.gateway.hosted import ToolAnswer
 from turngym.types import Message
@@ -258,12 +259,10 @@ def mcp_app(find: Find, call: CallTool) -> Starlette:
     Raises:
         MissingExtraError: The extra ``mcp`` is not installed.
     """
-    try:
+    with importing_extra("MCP", "mcp"):
         import mcp.types as types
         from mcp.server import Server
         from mcp.server.transport_security import TransportSecuritySettings
-    except ImportError as error:
-        raise missing_extra("MCP", "mcp") from error
 
     def text(said: str) -> Any:
         return types.TextContent(type="text", text=said)

@@ -30,7 +30,8 @@ from turngym.agents.serving.http import (
     json_response,
 )
 from turngym.agents.serving.requests import checked
-from turngym.errors import ConfigError, TurnGymError, missing_extra
+from turngym.errors import ConfigError, TurnGymError
+from turngym.plugins import importing_extra
 from turngym.rollouts.gateway.hosted import HostedEnv, ToolAnswer
 from turngym.seeding import derive_seed
 
@@ -184,11 +185,9 @@ class OpenEnvServer:
         Raises:
             MissingExtraError: The extra ``serve`` is not installed.
         """
-        try:
+        with importing_extra("a server", "serve"):
             import websockets  # noqa: F401  (what uvicorn speaks WebSocket with)
             from starlette.routing import WebSocketRoute
-        except ImportError as error:
-            raise missing_extra("a server", "serve") from error
         answers: dict[str, tuple[str, Callable[[Json], Any]]] = {
             "/reset": ("POST", lambda body: self._http().reset(body)),
             "/step": ("POST", self._http_step),

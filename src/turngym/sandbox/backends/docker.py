@@ -22,8 +22,8 @@ from turngym.errors import (
     SandboxRefused,
     SandboxUnavailable,
     SnapshotError,
-    missing_extra,
 )
+from turngym.plugins import import_extra
 from turngym.sandbox.backends import docker_engine, refusals
 from turngym.sandbox.backends.channel import Channel, SocketStream
 from turngym.sandbox.backends.docker_engine import OWNER_LABEL, UID, Client, creation, held_limits
@@ -89,11 +89,7 @@ class DockerBackend:
         Raises:
             MissingExtraError: The client library is not installed.
         """
-        try:
-            import docker
-        except ImportError:
-            raise missing_extra("sandbox 'docker'", "docker") from None
-        self._docker = docker
+        self._docker = import_extra("docker", "sandbox 'docker'", "docker")
         self.base_url = base_url or os.environ.get("DOCKER_HOST") or _default_socket()
         self.quota = quota or Quota()
         self._client: Client = None
