@@ -12,7 +12,7 @@ import json
 import os
 import shlex
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from turngym.errors import SandboxRefused, SandboxUnavailable
@@ -80,30 +80,23 @@ class E2BBackend(MachineBackend):
         self._httpx = import_extra("httpx", "sandbox 'e2b'", "remote")
         super().__init__(isolation="strong", quota=quota)
 
-    async def machine(self, spec: SandboxSpec) -> Machine:
+    async def machine(self, spec: SandboxSpec, undo: AsyncExitStack) -> Machine:
         """See `MachineBackend.machine`. The spec's image is the name of a template."""
         client: httpx.AsyncClient = self._httpx.AsyncClient(timeout=_PATIENCE_S)
-        try:
-            made = await self._create(client, spec)
-        except BaseException:
-            await client.aclose()
-            raise
-
+        undo.push_async_callback(client.aclose)
+        made = await self._create(client, spec)
         streams: list[EnvdStream] = []
 
         async def release() -> None:
-            try:
+            with suppress(self._httpx.HTTPError):  # the service ends it when its time is over
                 for one in streams:
                     await one.settled()
                 await client.delete(
                     f"{self._api_url}/sandboxes/{made['sandboxID']}",
                     headers={"x-api-key": self._key},
                 )
-            except self._httpx.HTTPError:
-                pass  # the service ends it when its time is over
-            finally:
-                await client.aclose()
 
+        undo.push_async_callback(release)
         try:
             envd = _Envd(client, self._url(made), _headers(made))
             await envd.upload(f"{_HOME}/runtime.tgz", runtime_archive())
@@ -115,12 +108,9 @@ class E2BBackend(MachineBackend):
             guest = shlex.join(guest_command(spec, runtime))
             script = f"cd {_HOME}/workspace && exec {guest} 2>/dev/null"
             streams.append(await envd.start(script))
-        except BaseException as error:
-            await release()
-            if isinstance(error, (self._httpx.HTTPError, EOFError)):
-                raise SandboxUnavailable(_one_line(error)) from error
-            raise
-        return Machine(id=made["sandboxID"], folder=_HOME, stream=streams[0], release=release)
+        except (self._httpx.HTTPError, EOFError) as error:
+            raise SandboxUnavailable(_one_line(error)) from error
+        return Machine(id=made["sandboxID"], folder=_HOME, stream=streams[0])
 
     async def _create(self, client: httpx.AsyncClient, spec: SandboxSpec) -> dict[str, Any]:
         body = {

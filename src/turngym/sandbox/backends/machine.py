@@ -16,7 +16,7 @@ import tarfile
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +59,6 @@ class Machine:
     folder: str
     """Where it has ``workspace`` and ``home``."""
     stream: ByteStream
-    release: Callable[[], Awaitable[None]]
-    """Remove every trace."""
 
 
 class MachineBackend(ABC):
@@ -77,8 +75,12 @@ class MachineBackend(ABC):
         self._is_closed = False
 
     @abstractmethod
-    async def machine(self, spec: SandboxSpec) -> Machine:
+    async def machine(self, spec: SandboxSpec, undo: AsyncExitStack) -> Machine:
         """Return a machine with a guest that has been started.
+
+        Args:
+            spec: What was asked for.
+            undo: Gets what removes every trace of it, also of one that does not come up.
 
         Raises:
             SandboxUnavailable: There is none just now.
@@ -136,8 +138,7 @@ class MachineBackend(ABC):
         async with AsyncExitStack() as undo:
             undo.callback(self.quota.take(spec.limits))
             try:
-                machine = await self.machine(spec)
-                undo.push_async_callback(machine.release)
+                machine = await self.machine(spec, undo)
                 channel = Channel(machine.stream, machine.id)
                 await channel.open()
             except (OSError, SandboxFault) as error:

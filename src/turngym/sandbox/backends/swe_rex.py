@@ -12,6 +12,7 @@ import contextlib
 import os
 import shlex
 import uuid
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from turngym.errors import SandboxRefused, SandboxUnavailable
@@ -97,7 +98,7 @@ class SweRexBackend(MachineBackend):
                 "'swe-rex' has the image of its server", f"image {spec.image!r}", "Leave it out"
             )
 
-    async def machine(self, spec: SandboxSpec) -> Machine:
+    async def machine(self, spec: SandboxSpec, undo: AsyncExitStack) -> Machine:
         headers = {"x-api-key": self._token} if self._token else {}
         client: httpx.AsyncClient = self._httpx.AsyncClient(
             base_url=self._url, headers=headers, timeout=_PATIENCE_S
@@ -117,8 +118,9 @@ class SweRexBackend(MachineBackend):
             await stream.settled()
             with contextlib.suppress(OSError):  # a guest that is not asked ends by itself
                 await server.run(script)
-            await client.aclose()
 
+        undo.push_async_callback(client.aclose)
+        undo.push_async_callback(release)
         try:
             runtime = f"{_ROOT}-{runtime_folder().name}"
             if await server.run(f"[ -e {runtime}/whole ] || echo no"):
@@ -134,12 +136,9 @@ class SweRexBackend(MachineBackend):
                 f"mkfifo in out && : > asked && "
                 f"(setsid sh -c {shlex.quote(hold)} </dev/null >/dev/null 2>&1 &)"
             )
-        except BaseException as error:
-            await release()
-            if isinstance(error, OSError):
-                raise SandboxUnavailable(f"{self._url}: {error}") from error
-            raise
-        return Machine(id=name, folder=folder, stream=stream, release=release)
+        except OSError as error:
+            raise SandboxUnavailable(f"{self._url}: {error}") from error
+        return Machine(id=name, folder=folder, stream=stream)
 
 
 class _Server:

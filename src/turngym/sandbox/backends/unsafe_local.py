@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import uuid
+from contextlib import AsyncExitStack
 
 from turngym.errors import SandboxRefused
 from turngym.sandbox.backends.channel import SocketStream
@@ -54,7 +55,7 @@ class UnsafeLocalBackend(MachineBackend):
                 "'unsafe-local' has no root of its own", f"image {spec.image!r}", "Use 'bubblewrap'"
             )
 
-    async def machine(self, spec: SandboxSpec) -> Machine:
+    async def machine(self, spec: SandboxSpec, undo: AsyncExitStack) -> Machine:
         folder = self._root / uuid.uuid4().hex[:12]
         runtime = str(await asyncio.to_thread(runtime_folder))
         folder.mkdir(mode=0o700)
@@ -80,9 +81,5 @@ class UnsafeLocalBackend(MachineBackend):
                 process.wait()
             shutil.rmtree(folder, ignore_errors=True)
 
-        async def release() -> None:
-            await asyncio.to_thread(wait)
-
-        return Machine(
-            id=folder.name, folder=str(folder), stream=SocketStream(ours), release=release
-        )
+        undo.push_async_callback(asyncio.to_thread, wait)
+        return Machine(id=folder.name, folder=str(folder), stream=SocketStream(ours))
