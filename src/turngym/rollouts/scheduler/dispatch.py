@@ -138,18 +138,7 @@ class Dispatcher:
 
     def add_group(self, group: OpenGroup) -> None:
         """Queue the members of a new group."""
-        prefix = group.request.prefix
-        for number, spec in enumerate(group.episodes):
-            self._jobs.append(
-                QueuedEpisode(
-                    group=group,
-                    key=SampleKey(group.index, number),
-                    spec=spec,
-                    played=prefix_of(group),
-                    versions=[group.start_version] * len(prefix),
-                    trained_to=len(prefix),
-                )
-            )
+        self._jobs.extend(fresh(group, number) for number in range(len(group.episodes)))
 
     def add(self, jobs: Iterable[QueuedEpisode]) -> None:
         """Queue episodes of an earlier process."""
@@ -354,15 +343,7 @@ class Dispatcher:
         self.failures.good()
         context.stats.ended(now - episode.began)
         self._report(episode, trajectory, now)
-        if context.ledger is not None:
-            context.ledger.end(
-                job.key,
-                episode.retry,
-                trajectory.stop_reason.value,
-                error=None,
-                uncommitted_tokens=episode.uncommitted_tokens,
-                tail=pack_tail(trajectory),
-            )
+        self._end_try(episode, trajectory.stop_reason.value, None, whole=trajectory)
         context.stats.waste["cut_off"] += episode.uncommitted_tokens
         member = Member(
             number=job.key.member,
@@ -415,15 +396,10 @@ class Dispatcher:
         """Queue a fresh try, ahead of what has not begun."""
         job = episode.job
         self._context.stats.waste[waste] += _lost(episode)
-        prefix = job.group.request.prefix
-        job.retry = episode.retry + 1
-        job.carry_from = None
-        job.start_version = None
-        job.played = prefix_of(job.group)
-        job.versions = [job.group.start_version] * len(prefix)
-        job.trained_to = len(prefix)
-        job.spec = retried(job.spec, job.retry)
-        self._jobs.appendleft(job)
+        retry = episode.retry + 1
+        again = fresh(job.group, job.key.member)
+        again.retry, again.faults, again.spec = retry, job.faults, retried(job.spec, retry)
+        self._jobs.appendleft(again)
 
     def _requeue(self, episode: RunningEpisode) -> None:
         """Queue an episode that was stopped, to go on where it stood."""
@@ -441,7 +417,14 @@ class Dispatcher:
         job = episode.job
         self._report_dropped(job, reason, tokens=_lost(episode), turns=len(episode.turns))
 
-    def _end_try(self, episode: RunningEpisode, outcome: str, error: str | None) -> None:
+    def _end_try(
+        self,
+        episode: RunningEpisode,
+        outcome: str,
+        error: str | None,
+        whole: Trajectory | None = None,
+    ) -> None:
+        """Enter how a try ended; with a ``whole`` trajectory the episode is over, too."""
         if self._context.ledger is not None:
             self._context.ledger.end(
                 episode.job.key,
@@ -449,7 +432,7 @@ class Dispatcher:
                 outcome,
                 error=error,
                 uncommitted_tokens=episode.uncommitted_tokens,
-                tail=None,
+                tail=None if whole is None else pack_tail(whole),
             )
 
     def _report_dropped(self, job: QueuedEpisode, reason: str, *, tokens: int, turns: int) -> None:
@@ -460,13 +443,20 @@ class Dispatcher:
         self._buffer.lost(job.group, job.key.member, self._context.clock())
 
 
-def prefix_of(group: OpenGroup) -> list[ReplayedTurn]:
-    """Return the prefix of a group's request, with its sampled tokens turned into context."""
-    found = []
+def fresh(group: OpenGroup, member: int) -> QueuedEpisode:
+    """Return an episode that has only the prefix of its group, whose tokens are context."""
+    played = []
     for turn in group.request.prefix:
         seen = digest_of({"text": turn.observation[-1].content}) if turn.observation else None
-        found.append(ReplayedTurn(turn.as_context(), seen))
-    return found
+        played.append(ReplayedTurn(turn.as_context(), seen))
+    return QueuedEpisode(
+        group=group,
+        key=SampleKey(group.index, member),
+        spec=group.episodes[member],
+        played=played,
+        versions=[group.start_version] * len(played),
+        trained_to=len(played),
+    )
 
 
 def _lost(episode: RunningEpisode) -> int:

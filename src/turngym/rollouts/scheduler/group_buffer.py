@@ -123,15 +123,8 @@ class GroupBuffer:
 
     def add_partial(self, group: OpenGroup, member: Member) -> None:
         """Take over the first turns of an episode that still runs."""
-        piece = ReadyGroup(
-            index=group.index,
-            request=group.request,
-            members=(member,),
-            start_version=member.start_version,
-            kind="partial",
-        )
         self._stats.groups["partial"] += 1
-        self.extra.append(store(piece, closed=self._closed))
+        self.extra.append(store(group.ready([member], "partial"), closed=self._closed))
 
     # Closing.
 
@@ -160,13 +153,7 @@ class GroupBuffer:
             self._drop_group(group, group.finished, "group_failed")
             return
         group.siblings = tuple(member.trajectory for member in group.finished)
-        ready = ReadyGroup(
-            index=group.index,
-            request=group.request,
-            members=tuple(group.finished),
-            start_version=group.start_version,
-            target=group.target,
-        )
+        ready = group.ready(group.finished)
         self._stats.groups["closed_early" if early else "closed"] += 1
         self._selection.observe(ready)
         decision = self._selection.admit(ready)
@@ -196,18 +183,10 @@ class GroupBuffer:
         if not group.siblings:  # its group was dropped
             self._drop_members(group.index, [member], "group_failed")
             return
-        piece = ReadyGroup(
-            index=group.index,
-            request=group.request,
-            members=(member,),
-            start_version=group.start_version,
-            kind="late",
-            siblings=group.siblings,
-        )
         self._stats.groups["late_members"] += 1
         if self._ledger is not None:
             self._ledger.ready(group.index, [member.number], late=True)
-        self.extra.append(store(piece, closed=self._closed))
+        self.extra.append(store(group.ready([member], "late"), closed=self._closed))
         self._evict_extra(self._version())
 
     def _drop_group(self, group: OpenGroup, members: Sequence[Member], reason: str) -> None:

@@ -5,7 +5,7 @@ Closed groups wait the first few as they are, others packed, or in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal, Protocol, Self
@@ -177,6 +177,18 @@ class OpenGroup:
     def env_seed(self) -> int:
         """Seed of the environment, which all members share."""
         return self.episodes[0].env_seed
+
+    def ready(self, members: Iterable[Member], kind: GroupKind = "group") -> ReadyGroup:
+        """Return ``members`` of it, to be trained on as a group of this ``kind``."""
+        return ReadyGroup(
+            index=self.index,
+            request=self.request,
+            members=tuple(members),
+            start_version=self.start_version,
+            target=self.target if kind == "group" else None,
+            kind=kind,
+            siblings=self.siblings if kind == "late" else (),
+        )
 
 
 def closes(group: OpenGroup, config: GroupConfig, *, overdue: bool) -> bool:

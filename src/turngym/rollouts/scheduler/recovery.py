@@ -17,7 +17,7 @@ from typing import cast
 from turngym.errors import RecordError, TrainingError
 from turngym.rollouts.episode import ReplayedTurn
 from turngym.rollouts.scheduler import ledger_files as sql
-from turngym.rollouts.scheduler.dispatch import prefix_of
+from turngym.rollouts.scheduler.dispatch import fresh
 from turngym.rollouts.scheduler.groups import (
     GroupKind,
     GroupRequest,
@@ -238,15 +238,9 @@ class _Reader:
 
     def _ready(self, index: int, kind: GroupKind, members: tuple[Member, ...]) -> ReadyGroup:
         group = self._group(index)
-        return ReadyGroup(
-            index=index,
-            request=group.request,
-            members=members,
-            start_version=group.start_version,
-            target=group.target if kind == "group" else None,
-            kind=kind,
-            siblings=self._siblings(index) if kind == "late" else (),
-        )
+        if kind == "late":
+            group.siblings = self._siblings(index)
+        return group.ready(members, kind)
 
     def _siblings(self, index: int) -> tuple[Trajectory, ...]:
         rows = self._db.execute(
@@ -307,38 +301,25 @@ class _Reader:
 
     def _job(self, group: OpenGroup, member: int, retry: int) -> QueuedEpisode:
         """Return an episode that did not end, to go on after its last recorded turn."""
-        key = SampleKey(group.index, member)
-        place = (group.index, member, retry)
+        job = fresh(group, member)
         row = self._db.execute(
             "SELECT start_version, policy_seed FROM tries "
             "WHERE grp = ? AND member = ? AND retry = ?",
-            place,
+            (group.index, member, retry),
         ).fetchone()
-        given = prefix_of(group)
-        if row is None:  # it never began
-            return QueuedEpisode(
-                group=group,
-                key=key,
-                spec=group.episodes[member],
-                played=given,
-                versions=[group.start_version] * len(given),
-                trained_to=len(given),
-            )
-        facts = self._turn_facts(key, retry)
-        blobs = [
-            (blob, *fact)
-            for blob, fact in zip(read_turns(self._db, key, retry), facts, strict=True)
-        ]
-        return QueuedEpisode(
-            group=group,
-            key=key,
-            spec=replace(group.episodes[member], policy_seed=row[1]),
+        start_version, policy_seed = row or (None, job.spec.policy_seed)  # it may not have begun
+        facts = self._turn_facts(job.key, retry)
+        turns = map(unpack_turn, read_turns(self._db, job.key, retry))
+        played = [ReplayedTurn(turn, seen) for turn, (seen, _) in zip(turns, facts, strict=True)]
+        return replace(
+            job,
+            spec=replace(job.spec, policy_seed=policy_seed),
             retry=retry + 1,
-            played=[ReplayedTurn(unpack_turn(blob), seen) for blob, seen, _ in blobs] or given,
-            versions=[version for _, _, version in blobs] or [group.start_version] * len(given),
-            trained_to=self._trained_to(key, retry),
-            carry_from=retry if blobs else None,
-            start_version=row[0],
+            played=played or job.played,
+            versions=[version for _, version in facts] or job.versions,
+            trained_to=self._trained_to(job.key, retry),
+            carry_from=retry if facts else None,
+            start_version=start_version,
         )
 
 
