@@ -83,10 +83,6 @@ class EvalJob:
     timeout_s: float | None = None
     """Wall-clock limit of one episode in seconds."""
 
-    def specs(self) -> list[EpisodeSpec]:
-        """Return the episodes in order, attempts at one task together."""
-        return _specs(self.env_id, self.tasks, self.seed, self.attempts)
-
 
 async def play_job(
     job: EvalJob, policy: Policy, *, folder: EvalFolder | None = None, on_row: OnRow | None = None
@@ -116,7 +112,8 @@ async def play_job(
         if on_row is not None:
             on_row(row, trajectory)
 
-    keys = {(job.env, spec.task.id, spec.member): spec for spec in job.specs()}
+    specs = _specs(job.env_id, job.tasks, job.seed, job.attempts)
+    keys = {(job.env, spec.task.id, spec.member): spec for spec in specs}
     todo = [spec for key, spec in keys.items() if key not in rows]
     await collect(
         job.make_env,
