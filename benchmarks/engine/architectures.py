@@ -25,7 +25,7 @@ import transformers
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import train_tokenizer
 from turngym.agents.engine.protocol import Sampling
-from turngym.trainers.update.forward import micro_batches, score, token_logprobs
+from turngym.trainers.update.forward import micro_batches, read_tokens, score
 
 PROMPT = "key north east. exits north"
 TOKENIZER = train_tokenizer([PROMPT] * 3, 270)
@@ -179,9 +179,9 @@ def measured(name: str) -> dict[str, Any]:
 
 def gradient(model: Any, ids: list[Any], masks: list[Any]) -> float:
     """Return the norm of the gradient of imitating what was sampled, as the learner computes it."""
-    loss = torch.zeros(())
+    loss: Any = torch.zeros(())
     for batch in micro_batches(ids, masks, max_tokens=4096, device=torch.device("cpu")):
-        logprobs, _ = token_logprobs(model, batch, temperature=1.0)
+        logprobs = read_tokens(model, batch)[0]
         loss = loss - logprobs.sum()
     loss.backward()
     squares = [float(p.grad.square().sum()) for p in model.parameters() if p.grad is not None]

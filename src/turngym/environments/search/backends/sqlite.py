@@ -18,7 +18,6 @@ from contextlib import ExitStack, closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +80,7 @@ class SqliteBackend:
         if not path.is_file():
             raise ConfigError(f"search index {path}: there is no such file")
         try:
-            self._setup(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", shared=None)
+            self._setup(f"{path.absolute().as_uri()}?mode=ro&immutable=1", shared=None)
         except sqlite3.DatabaseError as error:
             raise ConfigError(
                 f"search index {path}: cannot be read ({error}); build it again with --fresh"
@@ -235,7 +234,8 @@ def _document(row: Sequence[str]) -> Document:
 def documents_of(database: Path) -> Iterator[tuple[int, Document]]:
     """Yield number and document of everything in a database, in order."""
     query = "SELECT number, id, title, text, meta FROM documents ORDER BY number"
-    with closing(sqlite3.connect(f"file:{database.absolute()}?mode=ro", uri=True)) as connection:
+    address = f"{database.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as connection:
         for number, *row in connection.execute(query):
             yield number, _document(row)
 

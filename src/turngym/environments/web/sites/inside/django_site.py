@@ -32,7 +32,7 @@ class Clock:
     """
 
     def __init__(self, database: Path, newest: str) -> None:
-        self._database = f"file:{database}?mode=ro"
+        self._database = f"{database.absolute().as_uri()}?mode=ro"
         self._newest = newest
         self.fixed: datetime | None = None
         """While data is made: the time that it is."""

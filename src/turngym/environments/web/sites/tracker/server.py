@@ -25,8 +25,10 @@ _NEWEST = """select max(t) from (select max(changetime) t from ticket
 def freeze(database: Path) -> None:
     """Replace Trac's clock; must come before the modules that import it by name."""
 
+    address = f"{database.absolute().as_uri()}?mode=ro"
+
     def now(tz: tzinfo | None = None) -> datetime:
-        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(address, uri=True)) as connection:
             (newest,) = connection.execute(_NEWEST).fetchone()
         moment: datetime = datefmt.from_utimestamp(newest) + timedelta(minutes=1)
         return moment if tz is None else moment.astimezone(tz)
