@@ -23,7 +23,6 @@ from turngym.agents.templates import (
     control_token,
     difference,
     end_token,
-    fill,
     mark,
     rendered,
     says_as_is,
@@ -251,6 +250,13 @@ class Renderer:
         if backend is None or backend.truncation is not None or backend.padding is not None:
             return tuple(self.tokenizer.encode(text, add_special_tokens=False))
         return tuple(backend.encode(text, add_special_tokens=False).ids)
+
+
+def fill(slots: Sequence[str], contents: Sequence[str]) -> str:
+    """Return the text of a template with ``contents`` in its ``slots``, one more than contents."""
+    return (
+        "".join([part for pair in zip(slots, contents, strict=False) for part in pair]) + slots[-1]
+    )
 
 
 def with_system(instructions: str | None, observation: Sequence[Message]) -> tuple[Message, ...]:

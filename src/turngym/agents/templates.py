@@ -167,13 +167,6 @@ def slots_of(text: str, count: int) -> tuple[str, ...] | None:
     return (*pieces, text)
 
 
-def fill(slots: Sequence[str], contents: Sequence[str]) -> str:
-    """Return the text of a template with ``contents`` in its ``slots``, one more than contents."""
-    return (
-        "".join([part for pair in zip(slots, contents, strict=False) for part in pair]) + slots[-1]
-    )
-
-
 def mark(number: int) -> str:
     """Return what stands for content ``number`` while a template is run for its slots."""
     return f"turngym-slot-{number}-of-a-message"

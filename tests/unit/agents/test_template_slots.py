@@ -3,8 +3,8 @@ from itertools import product
 import pytest
 
 from helpers.models import TEMPLATES, tokenizer
-from turngym.agents.rendering import Renderer
-from turngym.agents.templates import fill, says_as_is, slots_of
+from turngym.agents.rendering import Renderer, fill
+from turngym.agents.templates import says_as_is, slots_of
 from turngym.types import Message
 
 LOOP = "{% for message in messages %}BODY{% endfor %}"
