@@ -158,7 +158,9 @@ oldest)
       "$oldest/bin/uv" pip install -q --python "$oldest/bin/python" -r "$oldest/oldest.txt" && touch "$oldest/done"
   }
   # Old releases warn of what is newer beside them, and the tests make errors of warnings.
-  bin=$oldest/bin PYTHONPATH=$PWD/src tests -n auto -W ignore tests/unit ;;
+  bin=$oldest/bin
+  sites forum
+  PYTHONPATH=$PWD/src tests -n auto -W ignore tests/unit ;;
 fresh)
   release=${RELEASE:-trixie} folder=${FOLDER:-/tmp/fresh}
   scripts/fresh_machine.sh "$release" "$folder/$release" make demo

@@ -167,7 +167,8 @@ async def test_what_the_rollout_cuts_off_is_judged_as_at_a_limit(isolation, end)
     async with as_async(Switch, isolation=isolation) as env:
         watch = Stopping() if end == "watch" else None
         policy = Saying("press", "fly" if watch else end)
-        limit_s = 2.0 if end == "think for ever" else None
+        limit_s = 3.0 if end == "think for ever" else None
+        await env.reset(seed=0)  # a process is there, however long it took to start
         made = await rollout(env, policy, SWITCH, timeout_s=limit_s, watch=watch)
     assert made.stop_reason.is_truncated
     assert (made.episode_return, made.score, made.turns[-1].reward) == (1.0, 1.0, 1.0)
