@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +25,11 @@ from turngym.rollouts.evaluation.folder import (
 )
 from turngym.rollouts.evaluation.rows import FILE, EpisodeRow, read_rows
 from turngym.trainers.metrics import read_metrics
-from turngym.trainers.runs.comparison import ComparedAlgo
 from turngym.trainers.runs.needs import flat
 from turngym.trainers.samples import FloatArray
+
+if TYPE_CHECKING:  # what it imports wants the extra ``train``
+    from turngym.trainers.runs.comparison import ComparedAlgo
 
 SHARED_FOLDERS = frozenset({"warm-start"})
 """Names of run folders that belong to no algorithm."""
