@@ -159,8 +159,9 @@ oldest)
   }
   # Old releases warn of what is newer beside them, and the tests make errors of warnings.
   bin=$oldest/bin
+  export PYTHONPATH=$PWD/src
   sites forum
-  PYTHONPATH=$PWD/src tests -n auto -W ignore tests/unit ;;
+  tests -n auto -W ignore tests/unit ;;
 fresh)
   release=${RELEASE:-trixie} folder=${FOLDER:-/tmp/fresh}
   scripts/fresh_machine.sh "$release" "$folder/$release" make demo
