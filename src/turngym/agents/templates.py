@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 QUESTION, ANSWER, NEXT = (f"turngym-probe-{name}" for name in ("question", "answer", "next"))
 """What messages say while a template is looked at."""
+_FIXED = "{# chat_template_kwargs #}{{ '' }}"
+"""Stands between arguments and template. The empty text keeps a line end after it."""
 
 
 def prepare(tokenizer: PreTrainedTokenizerBase, config: ChatTemplateConfig | None = None) -> None:
@@ -45,8 +47,9 @@ def prepare(tokenizer: PreTrainedTokenizerBase, config: ChatTemplateConfig | Non
         # Python's and Jinja's literals of what TOML can hold are the same.
         pairs = config.chat_template_kwargs.items()
         fixed = "".join(f"{{%- set {name} = {value!r} %}}" for name, value in pairs)
-        if not tokenizer.chat_template.startswith(fixed):
-            tokenizer.chat_template = fixed + tokenizer.chat_template
+        earlier, _, own = tokenizer.chat_template.rpartition(_FIXED)
+        if not earlier.endswith(fixed):  # of two values the later one counts
+            tokenizer.chat_template = earlier + fixed + _FIXED + own
     if (end := end_token(tokenizer)) is not None:
         tokenizer.eos_token = end
 

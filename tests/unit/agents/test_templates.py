@@ -224,6 +224,19 @@ def test_a_saved_model_keeps_its_template_and_the_arguments(tmp_path: Path) -> N
     assert text.endswith("<think>\n\n</think>\n\n")
 
 
+def test_other_arguments_than_those_of_its_training_count(tmp_path: Path) -> None:
+    made = tokenizer("\n" + HYBRID)
+    prepare(made, ChatTemplateConfig(chat_template_kwargs={"enable_thinking": False}))
+    save_model_dir(model(), made, tmp_path)
+    asked = [{"role": "user", "content": "x"}]
+    for thinks in (True, False, True):
+        config = ChatTemplateConfig(chat_template_kwargs={"enable_thinking": thinks})
+        found = load_tokenizer(tmp_path, config)
+        text = found.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        assert text.startswith("\n<|im_start|>user")
+        assert ("<think>" in text) is not thinks
+
+
 def test_settings_that_cannot_be_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone.jinja' cannot be read"):
         prepare(tokenizer(CLOSED), ChatTemplateConfig(chat_template=str(tmp_path / "gone.jinja")))
