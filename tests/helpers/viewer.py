@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from helpers.trajectories import episode, turn
+from turngym.pictures import PictureFolder
 from turngym.records import write_trajectories
-from turngym.rollouts.evaluation.folder import PictureFolder
 from turngym.types import Message, StopReason, Trajectory
 
 HOSTILE = (

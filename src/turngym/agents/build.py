@@ -120,7 +120,7 @@ def local_model(config: LocalAgentConfig) -> EngineModel[LocalEngine]:
     from turngym.agents.engine.models import load_model_dir, positions
     from turngym.agents.rendering import EngineModel, Renderer
 
-    model, tokenizer = load_model_dir(_path(config.path), config)
+    model, tokenizer = load_model_dir(_path(config.path), config, images=config.images)
     longest = positions(model) or config.context
     engine = LocalEngine(model, tokenizer, context=min(longest, config.context))
     sampling = Sampling(

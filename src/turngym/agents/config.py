@@ -194,6 +194,8 @@ class LocalAgentConfig(PartsConfig, ChatTemplateConfig):
     type: Literal["hf"]
     path: str
     """Folder, hub name or ``package:NAME``."""
+    images: bool = False
+    """Load the part of the model that sees, and show it the pictures of observations."""
     temperature: float = Field(default=0.0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_new_tokens: int = Field(default=256, ge=1)

@@ -8,9 +8,10 @@ tokens and keeps every one.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -20,6 +21,7 @@ from turngym.agents.templates import (
     ANSWER,
     NEXT,
     QUESTION,
+    VISION,
     control_token,
     difference,
     end_token,
@@ -31,6 +33,7 @@ from turngym.agents.templates import (
 )
 from turngym.coroutines import awaited
 from turngym.errors import ConfigError
+from turngym.pictures import Pixels, number_of
 from turngym.tracing import is_tracing, note, traced
 from turngym.types import THOUGHT, THOUGHT_ENDS, Message, Role, Trajectory, Turn
 
@@ -94,6 +97,11 @@ class Renderer:
         self.end_ids = (int(self.tokenizer.eos_token_id),)
         self.vocab_size = len(tokenizer)
         self._takes_system = takes_system(tokenizer)
+        self.vision = None
+        if hasattr(tokenizer, VISION):  # else there need be no torch
+            from turngym.agents.engine.vision import vision_of
+
+            self.vision = vision_of(tokenizer)
         self._closing = self._probe()
 
     def _probe(self) -> str:
@@ -130,6 +138,16 @@ class Renderer:
         """Return the tokens of a conversation's first messages, up to where the agent speaks."""
         # Role and content are all that the template gets.
         return self._known_opening(tuple([(one.role, one.content) for one in messages]))
+
+    def seen(self, message: Message, image: Pixels | None) -> Message:
+        """Return ``message`` with the mark of ``image``, where the model sees; else as it is."""
+        if image is None or self.vision is None:
+            return message
+        return self._shown(message, self.vision.pictures.keep(image))
+
+    def _shown(self, message: Message, number: int) -> Message:
+        assert self.vision is not None
+        return replace(message, content=self.vision.shown(message.content, number))
 
     def continuation(self, messages: Sequence[Message], *, hit_eos: bool) -> tuple[int, ...]:
         """Return the tokens between one sampled action and the next.
@@ -217,11 +235,19 @@ class Renderer:
             instructions: As in ``render_episode``.
         """
         turns = trajectory.turns
+        if self.vision is not None:  # then its pictures are in the run's folder
+            turns = tuple(map(self._with_picture, turns))
         prompts = [self.continuation(turn.observation, hit_eos=True) for turn in turns[1:]]
         if turns:
             prompts.insert(0, self.opening(with_system(instructions, turns[0].observation)))
         actions = [self.action(turn.action.content) for turn in turns]
         return list(zip(prompts, actions, strict=True))
+
+    def _with_picture(self, turn: Turn) -> Turn:
+        if turn.picture is None or not turn.observation:
+            return turn
+        shown = self._shown(turn.observation[-1], number_of(turn.picture))
+        return replace(turn, observation=(*turn.observation[:-1], shown))
 
     def _text(self, messages: Sequence[Message], *, generate: bool = False) -> str:
         said = [(str(one.role), self._defused(one.content)) for one in messages]
@@ -245,6 +271,14 @@ class Renderer:
         return self._encode(self._text(messages, generate=True))
 
     def _encode(self, text: str) -> tuple[int, ...]:
+        if self.vision is None:
+            return self._encode_text(text)
+        ids = list[int]()
+        for place, piece in enumerate(self.vision.marks.split(text)):  # every second is a number
+            ids += self.vision.tokens(int(piece)) if place % 2 else self._encode_text(piece)
+        return tuple(ids)
+
+    def _encode_text(self, text: str) -> tuple[int, ...]:
         backend = self._backend
         # Others may have set it to cut or to pad: the tokenizer undoes that, its backend does not.
         if backend is None or backend.truncation is not None or backend.padding is not None:
@@ -305,7 +339,10 @@ class EngineConversation:
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Completion:
         """Return the answer to ``messages``, which must describe the tools themselves."""
-        new = [entry.message for entry in messages]
+        if self._renderer.vision is None:
+            new = [entry.message for entry in messages]
+        else:  # pictures are written to a file
+            new = await asyncio.to_thread(self._seen, messages)
         if self._hit_eos is None:
             prompt = self._renderer.opening(new)
         else:
@@ -324,6 +361,9 @@ class EngineConversation:
                 "completion_tokens": float(len(answer.token_ids)),
             },
         )
+
+    def _seen(self, messages: Sequence[ChatMessage]) -> list[Message]:
+        return [self._renderer.seen(entry.message, entry.image) for entry in messages]
 
     @traced("generate")
     async def _traced(self, prompt: Sequence[int], sampling: Sampling) -> Generation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 QUESTION, ANSWER, NEXT = (f"turngym-probe-{name}" for name in ("question", "answer", "next"))
 """What messages say while a template is looked at."""
+VISION = "_turngym_vision"
+"""Attribute of a tokenizer and of a model's body that tells how pictures are read."""
 _FIXED = "{# chat_template_kwargs #}{{ '' }}"
 """Stands between arguments and template. The empty text keeps a line end after it."""
 
@@ -69,17 +72,71 @@ def rendered(
     """
     from jinja2 import TemplateError
 
-    rows = [{"role": role, "content": content} for role, content in said]
+    content = str if _takes_text(tokenizer) else _parts
+    rows = [{"role": role, "content": content(text)} for role, text in said]
     try:
-        text: str = tokenizer.apply_chat_template(
-            rows, tokenize=False, add_generation_prompt=generate
-        )
+        return _applied(tokenizer, rows, generate=generate)
     except TemplateError as error:
         raise ConfigError(
             f"chat template of {tokenizer.name_or_path!r} fails on messages of roles "
             f"{[role for role, _ in said]}: {error}"
         ) from error
+
+
+def _applied(tokenizer: PreTrainedTokenizerBase, rows: list[Any], *, generate: bool) -> str:
+    text: str = tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=generate)
     return text
+
+
+def _parts(text: str, *before: str) -> list[dict[str, str]]:
+    return [*({"type": kind} for kind in before), {"type": "text", "text": text}]
+
+
+_TAKES_TEXT: dict[str, bool] = {}
+
+
+def _takes_text(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether a message may be a text; templates of models that see may want its parts."""
+    template = str(tokenizer.chat_template)
+    if template not in _TAKES_TEXT:
+        _TAKES_TEXT[template] = _says(tokenizer, QUESTION) or not _says(tokenizer, _parts(QUESTION))
+    return _TAKES_TEXT[template]
+
+
+def _says(tokenizer: PreTrainedTokenizerBase, content: Any) -> bool:
+    from jinja2 import TemplateError
+
+    with suppress(TemplateError, TypeError):
+        return QUESTION in _applied(
+            tokenizer, [{"role": "user", "content": content}], generate=False
+        )
+    return False
+
+
+def written_picture(tokenizer: PreTrainedTokenizerBase) -> tuple[str, bool]:
+    """Return what the chat template writes for a picture, and whether it stands before the text.
+
+    Raises:
+        ConfigError: It writes none, or not as one piece right before or behind a message's text.
+    """
+    from jinja2 import TemplateError
+
+    asked = [("user", QUESTION), ("assistant", ANSWER), ("user", NEXT)]
+    plain = rendered(tokenizer, asked, generate=True)
+    content = str if _takes_text(tokenizer) else _parts
+    for comes_first in (True, False):
+        parts = _parts(NEXT, "image") if comes_first else [*_parts(NEXT), {"type": "image"}]
+        rows = [{"role": role, "content": content(text)} for role, text in asked[:2]]
+        with suppress(TemplateError, TypeError):
+            shown = _applied(tokenizer, [*rows, {"role": "user", "content": parts}], generate=True)
+            at = plain.index(NEXT) + (0 if comes_first else len(NEXT))
+            written = shown[at : len(shown) - len(plain) + at]
+            if written and shown == plain[:at] + written + plain[at:]:
+                return written, comes_first
+    raise ConfigError(
+        f"chat template of {tokenizer.name_or_path!r} has no place for a picture beside a "
+        "message's text; set chat_template to a file with one that has, or images=false"
+    )
 
 
 def end_token(tokenizer: PreTrainedTokenizerBase) -> str | None:

@@ -116,7 +116,7 @@ def _show(found: Recorded, number: int, restored: Restored, *, as_json: bool) ->
 
 def _write(folder: Path, world: gymnasium.Env[Any, Any], restored: Restored) -> None:
     """Write what there is to see."""
-    from turngym.agents.remote.wire import png
+    from turngym.pictures import png
 
     is_ours = world.has_wrapper_attr("state_files")
     files: dict[str, Any] = dict(world.get_wrapper_attr("state_files")()) if is_ours else {}

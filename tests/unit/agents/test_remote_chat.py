@@ -27,9 +27,10 @@ from turngym.agents.config import ChatConfig
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.chat import ONE_CALL_A_TURN, RemoteChat
 from turngym.agents.remote.endpoint import RateLimit, read_json
-from turngym.agents.remote.wire import png, retry_after_s
+from turngym.agents.remote.wire import retry_after_s
 from turngym.environments.core.actions import InvalidAction, JsonTools
 from turngym.errors import ConfigError, PolicyFault
+from turngym.pictures import png
 from turngym.types import Message, Turn
 
 pytestmark = pytest.mark.extra("openai")

@@ -1,13 +1,14 @@
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from helpers.envs import LadderEnv
-from turngym.agents.remote.wire import png
 from turngym.agents.scripted import ExpertPolicy
+from turngym.errors import RecordError
+from turngym.pictures import PictureFolder, name_of, number_of, pixels_of, png
 from turngym.rollouts.episode import EpisodeSpec, rollout
-from turngym.rollouts.evaluation.folder import PictureFolder
 
 
 def noise(seed: int, height: int = 5, width: int = 7) -> np.ndarray:
@@ -60,3 +61,32 @@ async def test_a_rollout_keeps_what_the_agent_saw_before_each_turn_and_at_the_en
     assert found.final_picture == keep(noise(len(found.final_observation[0].content)))
     bare = await rollout(Painted(slip=0.0, top=3), ExpertPolicy(), spec)
     assert {turn.picture for turn in bare.turns} == {None}
+
+
+def test_a_kept_picture_is_read_back_by_another_process_too(tmp_path: Path):
+    number = PictureFolder(tmp_path).keep(noise(3))
+    np.testing.assert_array_equal(PictureFolder(tmp_path).pixels(number), noise(3))
+    assert number_of(name_of(number)) == number
+    with pytest.raises(RecordError, match=r"00000001\.png: what was seen cannot be read"):
+        PictureFolder(tmp_path).pixels(1)
+
+
+def test_a_number_that_another_picture_has_is_passed_over(tmp_path: Path):
+    number = PictureFolder(tmp_path).keep(noise(0))
+    (tmp_path / "pictures" / name_of(number)).write_bytes(png(noise(1)))
+    keep = PictureFolder(tmp_path)
+    assert keep.keep(noise(0)) == number + 1 == PictureFolder(tmp_path).keep(noise(0))
+    np.testing.assert_array_equal(keep.pixels(number), noise(1))
+
+
+def test_a_folder_of_its_own_goes_with_the_process_and_is_not_sent_to_others():
+    keep = PictureFolder()
+    number = keep.keep(noise(0))
+    other = pickle.loads(pickle.dumps(keep))
+    np.testing.assert_array_equal(other.pixels(number), noise(0))
+
+
+@pytest.mark.parametrize("file", [b"", b"\x89PNG", png(noise(0))[:60]])
+def test_a_broken_file_is_no_picture(file: bytes):
+    with pytest.raises(ValueError, match="no PNG file of ours"):
+        pixels_of(file)

@@ -47,14 +47,17 @@ def imitator(**config: object) -> Imitator:
 
 def test_action_and_observation_tokens_share_their_weights_over_the_batch() -> None:
     masks = [np.array([False, False, True]), np.array([False, True, False, True, True])]
-    first, second = imitation_weights(masks, observation_weight=0.2)
+    ids = [np.array([5, 6, 7]), np.array([5, 6, 7, 8, 9])]
+    first, second = imitation_weights(masks, ids, observation_weight=0.2)
     assert first.tolist() == pytest.approx([0, 0.1, 0.25])
     assert second.tolist() == pytest.approx([0, 0.25, 0.1, 0.25, 0.25])
     assert first.sum() + second.sum() == pytest.approx(1.2)
 
 
 def test_without_observation_weight_only_actions_are_imitated() -> None:
-    [weights] = imitation_weights([np.array([False, False, True])], observation_weight=0.0)
+    [weights] = imitation_weights(
+        [np.array([False, False, True])], [np.arange(3)], observation_weight=0.0
+    )
     assert weights.tolist() == [0, 0, 1]
 
 
@@ -178,3 +181,12 @@ def test_a_method_that_learns_from_demonstrations_is_not_trained_without_any() -
     config = load_config(TrainConfig, ["demo", "algo=archer_demos"])
     with pytest.raises(ConfigError, match="of algo 'archer_demos': no episode of the expert fits"):
         begin_learning(config, None, None, renderer=None, sampling=None)  # type: ignore[arg-type]
+
+
+def test_pictures_are_not_imitated() -> None:
+    [weights] = imitation_weights(
+        [np.array([False, False, False, False, True])],
+        [np.array([5, -3, -3, 6, 7])],
+        observation_weight=0.5,
+    )
+    assert weights.tolist() == [0, 0, 0, 0.5, 1]

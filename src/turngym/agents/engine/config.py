@@ -30,6 +30,11 @@ class TinyModelConfig(StrictModel):
     """Longest conversation in tokens."""
     vocab_size: int = Field(default=330, ge=262)
     """Entries of the tokenizer that is trained with it."""
+    image_size: int = Field(default=0, ge=0, le=1024)
+    """Side, in pixels, to which pictures of observations are scaled; 0 for a model that sees none.
+    """
+    patch_size: int = Field(default=8, ge=2, le=64)
+    """Side of the squares that a picture is cut into; each is one token."""
 
     @model_validator(mode="after")
     def _check_widths(self) -> Self:
@@ -39,7 +44,16 @@ class TinyModelConfig(StrictModel):
                 f"hidden={self.hidden} must be a multiple of 2*heads={2 * self.heads} and "
                 f"heads={self.heads} a multiple of kv_heads={kv_heads}"
             )
+        if self.image_size % self.patch_size:
+            raise ValueError(
+                f"image_size={self.image_size} must be a multiple of patch_size={self.patch_size}"
+            )
         return self
+
+    @property
+    def images(self) -> bool:
+        """Whether it sees pictures."""
+        return self.image_size > 0
 
 
 class ChatTemplateConfig(StrictModel):
@@ -70,6 +84,8 @@ class PretrainedModelConfig(ChatTemplateConfig):
     """Longest conversation in tokens; at most what the model was made for."""
     lora_rank: int = Field(default=0, ge=0, le=4096)
     """Rank of low-rank adapters on all linear layers; 0 trains every weight."""
+    images: bool = False
+    """Load the part of the model that sees, and show it the pictures of observations."""
 
 
 ModelConfig = Annotated[TinyModelConfig | PretrainedModelConfig, Field(discriminator="type")]

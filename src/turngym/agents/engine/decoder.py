@@ -7,7 +7,9 @@ of ``transformers``; it keeps a cache only while the same rows go on one token a
 
 from __future__ import annotations
 
+import copy
 import heapq
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from turngym.agents.engine.models import check_context, positions
+from turngym.agents.engine.vision import vision_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -83,14 +86,15 @@ def make_decoder(
 
 
 def _is_lean(model: PreTrainedModel) -> bool:
-    config = model.config
+    config, language = model.config.get_text_config(), model.get_decoder()
     kinds = getattr(config, "layer_types", None) or ()
     windowed = any(kind != "full_attention" for kind in kinds) or (
         config.model_type == "mistral" and config.sliding_window is not None
     )
-    rope = getattr(model.model, "rotary_emb", None) if hasattr(model, "model") else None
+    rope = getattr(language, "rotary_emb", None)
     return (
         config.model_type in _LEAN_ARCHITECTURES
+        and rope is not None
         and config.hidden_act == "silu"
         and getattr(rope, "rope_type", "default") in _STEADY_ROPES
         and not windowed
@@ -142,17 +146,19 @@ class CachedDecoder:
         device: torch.device = CPU,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        config = model.config
+        config, language = model.config.get_text_config(), model.get_decoder()
         self.context = context
         self._device, self._dtype = device, dtype
+        self._prefix = next(f"{n}." for n, module in model.named_modules() if module is language)
+        self._eyes = None if vision_of(model) is None else _Eyes(model, device)
         self._layers_n = int(config.num_hidden_layers)
         self._heads = int(config.num_attention_heads)
         self._kv_heads = int(config.num_key_value_heads)
         default_width = config.hidden_size // config.num_attention_heads
         self._width = int(getattr(config, "head_dim", None) or default_width)
         self._eps = float(config.rms_norm_eps)
-        self._tied = bool(config.tie_word_embeddings)
-        rope: Any = model.model.rotary_emb
+        self._tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+        rope: Any = language.rotary_emb
         inv_freq = rope.inv_freq.float().cpu()
         angles = torch.outer(torch.arange(context, dtype=torch.float32), inv_freq)
         angles = torch.cat((angles, angles), dim=-1)
@@ -167,11 +173,13 @@ class CachedDecoder:
 
     def load_weights(self, state: Mapping[str, Tensor]) -> None:
         """Copy new weights out of a state dict of the model."""
-        device, dtype = self._device, self._dtype
+        device, dtype, prefix = self._device, self._dtype, self._prefix
+        if self._eyes is not None:
+            self._eyes.load_weights(state)
         with torch.no_grad():
-            embed = state["model.embed_tokens.weight"].detach()
+            embed = state[f"{prefix}embed_tokens.weight"].detach()
             self._embed = embed.to(device, dtype, copy=True)
-            self._norm = state["model.norm.weight"].detach().to(device, dtype, copy=True)
+            self._norm = state[f"{prefix}norm.weight"].detach().to(device, dtype, copy=True)
             head = None if self._tied else state.get("lm_head.weight")
             if head is None and dtype == torch.float32:
                 self._head = self._embed
@@ -179,7 +187,7 @@ class CachedDecoder:
                 full = embed if head is None else head.detach()
                 self._head = full.to(device, torch.float32, copy=True)
             self._layers = [
-                _Layer(state, f"model.layers.{i}.", device, dtype) for i in range(self._layers_n)
+                _Layer(state, f"{prefix}layers.{i}.", device, dtype) for i in range(self._layers_n)
             ]
 
     def open_row(self) -> int:
@@ -210,7 +218,8 @@ class CachedDecoder:
                 self.close_row(row)
         results = []
         for index, ids in enumerate(tokens):
-            results.append(_of_targets(self._logits(hidden[index, : len(ids) - 1]), ids))
+            said = [max(0, token) for token in ids]  # whatever comes of a picture is not used
+            results.append(_of_targets(self._logits(hidden[index, : len(ids) - 1]), said))
         return results
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -253,7 +262,10 @@ class CachedDecoder:
         rope_at = positions.clamp(max=self.context - 1)  # padding may stand behind the context
         cos, sin = self._cos[rope_at][:, None], self._sin[rope_at][:, None]
         into = torch.arange(lanes, device=device) if index is None else index
-        x = self._embed[ids]
+        if self._eyes is None or not bool((ids < 0).any()):
+            x = self._embed[ids]
+        else:
+            x = self._eyes(ids).to(self._dtype)
         for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
             q, k, v = self._project(layer, self._rms(x, layer.norm_in))
             q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
@@ -305,6 +317,45 @@ class CachedDecoder:
         self._rows_capacity, self._slots = new_rows, new_slots
 
 
+class _Seen(Exception):
+    """Carries what a language model would have read."""
+
+
+class _Eyes:
+    """A copy of the part of a model that turns pictures into what its language model reads."""
+
+    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
+        language: Any = model.get_decoder()
+        layers, language.layers = language.layers, torch.nn.ModuleList()  # which stay uncopied
+        try:
+            self._body: Any = copy.deepcopy(model.base_model).to(device).eval()
+        finally:
+            language.layers = layers
+        vision = vision_of(model)
+        assert vision is not None
+        self._vision = vision
+        self._at = f"{model.base_model_prefix}."
+        inner = next(n for n, module in model.base_model.named_modules() if module is language)
+        self._body.get_submodule(inner).register_forward_pre_hook(_stop, with_kwargs=True)
+
+    def load_weights(self, state: Mapping[str, Tensor]) -> None:
+        own = {name.removeprefix(self._at): weight for name, weight in state.items()}
+        self._body.load_state_dict(own, strict=False)
+
+    def __call__(self, ids_BT: Tensor) -> Tensor:
+        """Return the vectors of token ids, with those of the pictures among them, [B, T, H]."""
+        try:
+            self._body(**self._vision.inputs(ids_BT, self._body), use_cache=False)
+        except _Seen as seen:
+            vectors_BTH: Tensor = seen.args[0]
+            return vectors_BTH
+        raise AssertionError
+
+
+def _stop(language: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    raise _Seen(kwargs["inputs_embeds"])
+
+
 class ReplayDecoder:
     """Any causal model of ``transformers``; rows that cannot be continued are read again.
 
@@ -321,15 +372,16 @@ class ReplayDecoder:
         device: torch.device = CPU,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        import copy
-
         self.context = context
         self._device = device
         copied: Any = copy.deepcopy(model)
         self._model = copied.to(device, dtype).eval()
+        self._vision = vision_of(copied)
         self._texts: dict[int, list[int]] = {}
         self._next = 0
         self._mask: Tensor
+        self._shift: Tensor | int = 0
+        """Of a model to which a picture takes up fewer positions than tokens, by row, [R, 1]."""
         self._cache: Any = None
         self._cached: list[tuple[int, int]] = []
 
@@ -349,8 +401,12 @@ class ReplayDecoder:
     @torch.inference_mode()
     def score(self, tokens: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return each sequence's log-probs of its own tokens, shape [L - 1], from token 1 on."""
-        read = [self._model(input_ids=self._tensor([list(ids)])).logits[0, :-1] for ids in tokens]
-        return [_of_targets(logits.float(), ids) for logits, ids in zip(read, tokens, strict=True)]
+        found = []
+        for ids in tokens:
+            inputs = self._inputs(self._tensor([list(ids)]))
+            logits = self._model(**inputs).logits[0, :-1].float()
+            found.append(_of_targets(logits, inputs["input_ids"][0].tolist()))
+        return found
 
     def open_row(self) -> int:
         """Return a new row."""
@@ -368,8 +424,7 @@ class ReplayDecoder:
         before = [(row, len(self._texts[row])) for row in rows]
         for row, new in zip(rows, tokens, strict=True):
             self._texts[row] += list(new)
-        one_each = all(len(new) == 1 for new in tokens)
-        goes_on = self._cache is not None and one_each and before == self._cached
+        goes_on = all(len(new) == 1 for new in tokens) and self._keep(before)
         if goes_on:
             ids = self._tensor([[self._texts[row][-1]] for row in rows])
             self._mask = F.pad(self._mask, (0, 1), value=1)
@@ -379,19 +434,60 @@ class ReplayDecoder:
             # Left padding keeps the last tokens aligned, so that decoding can go on from one cache.
             ids = self._tensor([[0] * (longest - len(text)) + text for text in texts])
             self._mask = self._tensor([[0] * (longest - len(t)) + [1] * len(t) for t in texts])
-        positions = (self._mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        logits = self._forward(ids, positions, cache=self._cache if goes_on else None)
+        inputs = self._inputs(ids)
+        inputs["position_ids"] = self._positions(inputs, goes_on=goes_on)
+        logits = self._forward(inputs, cache=self._cache if goes_on else None)
         self._cached = [(row, len(self._texts[row])) for row in rows]
         return logits
+
+    def _keep(self, rows: list[tuple[int, int]]) -> bool:
+        """Make the cache that of ``rows`` alone; return False where it is not of all of them."""
+        from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+        if self._cache is None or not (known := set(rows)) <= set(self._cached):
+            return False
+        if rows == self._cached:
+            return True
+        kept = [place for place, row in enumerate(self._cached) if row in known]
+        plain = (DynamicLayer, DynamicSlidingWindowLayer)
+        is_plain = all(type(layer) in plain for layer in getattr(self._cache, "layers", [None]))
+        if [self._cached[place] for place in kept] != rows or not is_plain:
+            return False
+        index = torch.tensor(kept, device=self._device)
+        self._cache.batch_select_indices(index)
+        self._mask = self._mask[index]
+        self._shift = self._shift if isinstance(self._shift, int) else self._shift[index]
+        return True
+
+    def _inputs(self, ids: Tensor) -> dict[str, Tensor]:
+        if self._vision is None:
+            return {"input_ids": ids}
+        inputs = self._vision.inputs(ids, self._model.base_model)
+        dtype = self._model.dtype
+        return {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
+
+    def _positions(self, inputs: dict[str, Tensor], *, goes_on: bool) -> Tensor:
+        width = inputs["input_ids"].shape[1]
+        positions = (self._mask.cumsum(-1) - 1).clamp(min=0)[:, -width:]
+        of_pictures = getattr(self._model.base_model, "get_rope_index", None)
+        if self._vision is None or of_pictures is None:
+            return positions
+        if not goes_on:
+            self._shift = 0
+            if "image_grid_thw" in inputs:  # three positions a token: of time, height and width
+                names = inspect.signature(of_pictures).parameters
+                asked = {name: value for name, value in inputs.items() if name in names}
+                positions, self._shift = of_pictures(**asked, attention_mask=self._mask)
+            return positions
+        return (positions + self._shift).expand(3, *positions.shape)
 
     def _tensor(self, rows: list[list[int]]) -> Tensor:
         return torch.tensor(rows, device=self._device)
 
-    def _forward(self, ids: Tensor, positions: Tensor, *, cache: Any) -> Tensor:
+    def _forward(self, inputs: dict[str, Tensor], *, cache: Any) -> Tensor:
         output = self._model(
-            input_ids=ids,
+            **inputs,
             attention_mask=self._mask,
-            position_ids=positions,
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turngym.agents.engine.config import ChatTemplateConfig, ModelConfig, TinyModelConfig
-from turngym.agents.templates import prepare
+from turngym.agents.templates import VISION, prepare
 from turngym.errors import ConfigError, MissingExtraError
 from turngym.plugins import importing_extra, package_folder
 from turngym.sandbox.backends.runtime import made_once
@@ -62,10 +62,66 @@ def build_tiny_model(
         pad_token_id=tokenizer.pad_token_id,
     )
     with seeded(seed):
-        from transformers import AutoModelForCausalLM
-
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(shape)
+        if config.images:
+            shape = _with_eyes(config, shape, tokenizer)
+        model: PreTrainedModel = _model_class(images=config.images).from_config(shape)
+    if config.images:
+        _give_vision(model, _tiny_processor(config, tokenizer))
     return model.float().eval()
+
+
+def _model_class(*, images: bool) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText if images else AutoModelForCausalLM
+
+
+def _with_eyes(
+    config: TinyModelConfig, shape: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None
+) -> PretrainedConfig:
+    """Return the shape of a Llava model around that of a language model."""
+    from transformers import LlavaConfig, SiglipVisionConfig
+
+    eyes = SiglipVisionConfig(
+        hidden_size=config.hidden,
+        intermediate_size=config.hidden * 2,
+        num_hidden_layers=2,
+        num_attention_heads=config.heads,
+        image_size=config.image_size,
+        patch_size=config.patch_size,
+    )
+    return LlavaConfig(
+        vision_config=eyes,
+        text_config=shape,
+        image_token_index=0 if tokenizer is None else tokenizer.convert_tokens_to_ids(IMAGE),
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+        image_seq_length=(config.image_size // config.patch_size) ** 2,
+        tie_word_embeddings=True,
+    )
+
+
+def _tiny_processor(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase) -> Any:
+    with importing_extra("a model that sees", "vision"):
+        from transformers import LlavaProcessor, SiglipImageProcessorPil
+
+    side = config.image_size
+    scaled = SiglipImageProcessorPil(size={"height": side, "width": side})
+    return LlavaProcessor(
+        image_processor=scaled,
+        tokenizer=tokenizer,
+        patch_size=config.patch_size,
+        vision_feature_select_strategy="full",
+        image_token=IMAGE,
+        num_additional_image_tokens=0,
+    )
+
+
+def _give_vision(model: PreTrainedModel, processor: Any) -> None:
+    from turngym.agents.engine.vision import give_vision
+
+    processor.chat_template = processor.tokenizer.chat_template
+    give_vision(model, processor)
 
 
 def _tiny_shape(config: TinyModelConfig, **of_tokenizer: int | None) -> PretrainedConfig:
@@ -93,10 +149,12 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
         ConfigError: There is none, it reads less than ``context``, or the widths do not divide.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     if isinstance(config, TinyModelConfig):
         shape = _tiny_shape(config, vocab_size=config.vocab_size)
+        if config.images:
+            shape = _with_eyes(config, shape, None)
     else:
         path = _unpacked(config.path)
         try:
@@ -106,35 +164,46 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
         longest = getattr(shape.get_text_config(), "max_position_embeddings", None)
         check_context(longest, config.context)
     with _BUILDING, torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
+        model: PreTrainedModel = _model_class(images=config.images).from_config(
+            shape, dtype=torch.float32
+        )
     return model
 
 
 def load_model_dir(
-    path: str | Path, chat: ChatTemplateConfig | None = None
+    path: str | Path, chat: ChatTemplateConfig | None = None, *, images: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the fp32 model and the tokenizer of a folder or of a name on the model hub.
 
     Args:
         path: A folder, a hub name, or ``package:NAME`` for a model inside a Python package.
         chat: Another chat template, or arguments of it.
+        images: Load the part that sees, too.
 
     Raises:
         ConfigError: There is none, or it cannot be read.
     """
     with importing_extra("a model", "train"), _BUILDING:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoProcessor, AutoTokenizer
     import torch
     from safetensors import SafetensorError
 
     path = _unpacked(path)
+    processor: Any = None
     try:
         with _BUILDING, _no_progress_bars():
-            model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
-            tokenizer = AutoTokenizer.from_pretrained(str(path))
+            model = _model_class(images=images).from_pretrained(str(path), dtype=torch.float32)
+            if images:
+                with importing_extra("a model that sees", "vision"):
+                    processor = AutoProcessor.from_pretrained(str(path))
+                tokenizer = processor.tokenizer
+            else:
+                tokenizer = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError, SafetensorError) as error:
         raise _not_loaded("model", path, error) from error
     prepare(tokenizer, chat)
+    if images:
+        _give_vision(model, processor)
     return model.eval(), tokenizer
 
 
@@ -164,6 +233,8 @@ def load_tokenizer(
 def _not_loaded(what: str, path: str | Path, error: Exception) -> ConfigError:
     where = "" if Path(path).is_dir() else "there is no such folder, and of the model hub: "
     reason = str(error).splitlines()[0]
+    if "Unrecognized configuration class" in reason and "ImageTextToText" not in reason:
+        where, reason = "", "it is no model that reads text alone; set images=true if it also sees"
     return ConfigError(f"{what} {str(path)!r} cannot be loaded: {where}{reason}")
 
 
@@ -282,11 +353,15 @@ def save_model_dir(
     """
     with _no_progress_bars():
         model.save_pretrained(str(path), state_dict=state)
+        if (vision := getattr(tokenizer, VISION, None)) is not None:
+            vision.processor.save_pretrained(str(path))
         tokenizer.save_pretrained(str(path))
 
 
 def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> PreTrainedModel:
     """Return ``model`` with low-rank adapters on all linear layers; only they are trained.
+
+    Not on those by which a model sees.
 
     Source:
         Hu et al. 2021, arXiv:2106.09685; through the ``peft`` library.
@@ -297,13 +372,24 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> PreTrainedModel
     with importing_extra("lora_rank > 0", "lora"):
         from peft import LoraConfig, get_peft_model
     config = LoraConfig(
-        r=rank, lora_alpha=LORA_SCALE * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+        r=rank, lora_alpha=LORA_SCALE * rank, target_modules=_adapted(model), task_type="CAUSAL_LM"
     )
     with seeded(seed), warnings.catch_warnings():
         # peft 0.21 reads a property that transformers 5 renamed.
         warnings.simplefilter("ignore", FutureWarning)
         adapted: PreTrainedModel = get_peft_model(model, config)
     return adapted
+
+
+def _adapted(model: PreTrainedModel) -> str | list[str]:
+    """Return what gets adapters: of a model that sees, the part that reads and speaks."""
+    if not hasattr(model.base_model, VISION):
+        return "all-linear"
+    import torch
+
+    language = model.get_decoder()
+    own = {id(module) for module in language.modules() if isinstance(module, torch.nn.Linear)}
+    return [name for name, module in model.named_modules() if id(module) in own]
 
 
 @contextmanager
@@ -353,7 +439,7 @@ def _convert(source: Path, target: Path) -> None:
     tokenizer.save_pretrained(str(target))
 
 
-PAD, END = "<|pad|>", "<|end|>"
+PAD, END, IMAGE = "<|pad|>", "<|end|>", "<|image|>"
 ROLE_TOKENS = {role: f"<|{role}|>" for role in ("system", "user", "assistant", "tool")}
 SPECIAL_TOKENS = (PAD, END, *ROLE_TOKENS.values())
 
@@ -364,10 +450,22 @@ SMALL_CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
+SMALL_VISION_TEMPLATE = SMALL_CHAT_TEMPLATE.replace(
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}",
+    "{{ '<|' + message['role'] + '|>' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}"
+    f"{{{{ '{IMAGE}' if part['type'] == 'image' else part['text'] }}}}"
+    "{% endfor %}{% endif %}{{ '<|end|>' }}",
+)
+"""The same, with places for pictures."""
+
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int, *, images: bool = False
+) -> PreTrainedTokenizerFast:
     """Return a byte-level BPE tokenizer trained on ``texts``.
 
     Every text can be encoded: the alphabet holds all 256 bytes.
@@ -376,6 +474,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
         texts: What the environment and the agent say. The order does not matter much, the
             frequencies do.
         vocab_size: Entries in all, at least ``MIN_VOCAB_SIZE`` (the bytes and special tokens).
+        images: Have a token for pictures, besides these entries.
 
     Raises:
         ConfigError: ``vocab_size`` is too small.
@@ -405,7 +504,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
-        additional_special_tokens=list(ROLE_TOKENS.values()),
-        chat_template=SMALL_CHAT_TEMPLATE,
+        additional_special_tokens=[*ROLE_TOKENS.values(), *[IMAGE] * images],
+        chat_template=SMALL_VISION_TEMPLATE if images else SMALL_CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )

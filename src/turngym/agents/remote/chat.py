@@ -19,13 +19,13 @@ from turngym.agents.remote.wire import (
     ASK_CHAT_TOKENS,
     ASK_COMPLETION_TOKENS,
     TokenTrace,
-    data_url,
     first_choice,
     generation_of,
     prompt_ids_of,
     text_of,
 )
 from turngym.errors import ConfigError
+from turngym.pictures import data_url
 from turngym.seeding import derive_seed
 from turngym.types import Message, ToolCall, Turn
 

@@ -20,7 +20,7 @@ from gymnasium.utils import seeding
 from turngym.coroutines import awaited, forked
 from turngym.environments.core.actions import ActionFormat, InvalidAction, JsonTools
 from turngym.environments.core.limits import Limit, Parsed
-from turngym.environments.core.spaces import Info, Unicode, text_observation_space
+from turngym.environments.core.spaces import Image, Info, Unicode, text_observation_space
 from turngym.errors import (
     ConfigError,
     EnvironmentFault,
@@ -197,6 +197,13 @@ class EpisodeCore:
         """
         return ""
 
+    def picture(self) -> Image | None:
+        """Return what the present state looks like, for outcomes that bring no picture.
+
+        uint8 [H, W, 3], as the observation space has it. Must change nothing.
+        """
+        return None
+
     def state_files(self) -> Mapping[str, Any]:
         """Return more of the state than an agent sees, for a person: contents by name of file.
 
@@ -311,10 +318,12 @@ class EpisodeCore:
         rng = self.np_random if seed is None else seeding.np_random(seed)[0]  # not the episode's
         return self.task(split, int(rng.integers(self.count(split) or _MAX_TASK_INDEX)))
 
+    def _observed(self, outcome: Outcome) -> Observation:
+        image = self.picture() if outcome.image is None else outcome.image
+        return {"text": outcome.text} | ({} if image is None else {"image": image})
+
     def _opened(self, outcome: Outcome) -> tuple[Observation, Info]:
-        observation: Observation = {"text": outcome.text}
-        if outcome.image is not None:
-            observation["image"] = outcome.image
+        observation = self._observed(outcome)
         self._last_text = outcome.text
         self._over, self._started = False, True
         if self._log is not None:
@@ -352,9 +361,7 @@ class EpisodeCore:
             info["invalid_action"] = outcome.invalid_action
         if over:
             self._note_end(info, _TERMINATED if terminated else _TRUNCATED)
-        observation: Observation = {"text": text}
-        if outcome.image is not None:
-            observation["image"] = outcome.image
+        observation = self._observed(outcome)
         spent = None
         for limit in self.episode_limits:
             if limit.is_spent(action, parsed, observation, info) and spent is None:

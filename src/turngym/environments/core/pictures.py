@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from turngym.environments.core.actions import ActionStyle, InvalidAction
+from turngym.environments.core.actions import ActionStyle
 from turngym.environments.core.env import AsyncTurnEnv, Outcome
 from turngym.environments.core.spaces import Image, text_observation_space
 from turngym.errors import require_known
@@ -138,10 +138,9 @@ class ScreenEnv(AsyncTurnEnv):
         """Return a digest of the goal and what is seen."""
         return hashlib.sha256(self.page().encode()).hexdigest()[:16]
 
-    def _not_understood(self, problem: InvalidAction) -> Outcome:
-        outcome = super()._not_understood(problem)
-        outcome.image = self._image
-        return outcome
+    def picture(self) -> Image | None:
+        """Return the screen as it was last seen."""
+        return self._image
 
     def _open_folder(self, task: Task) -> None:
         """Make an episode's folder: the task's name, with a number when it was played before."""

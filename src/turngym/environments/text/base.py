@@ -13,11 +13,19 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from turngym.environments.core.actions import Action, ActionStyle, Commands, in_style
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
+from turngym.environments.core.spaces import Image, text_observation_space
 from turngym.errors import ConfigError, missing_extra, require_known
 from turngym.tasks.base import Task, split_of
+
+Colour = tuple[int, int, int]
+LOOK = "Look at the picture."
+"""Said in place of a state that is shown."""
+CELL_PX = 8
+"""Side of a square in pictures of games."""
 
 
 class GradedGame(TurnEnv):
@@ -26,9 +34,11 @@ class GradedGame(TurnEnv):
     Args:
         difficulty: A key of ``difficulties``; its settings are in ``self.settings``.
         action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
+        picture: Show the state as a picture and not in words; for games that have ``cells``.
         render_mode: ``"ansi"`` or None.
 
     Raises:
+        ConfigError: ``picture`` is wanted of a game without one.
         MissingExtraError: The engine is not installed; the message holds the install line.
     """
 
@@ -44,6 +54,7 @@ class GradedGame(TurnEnv):
         *,
         difficulty: str = "easy",
         action_style: ActionStyle = "commands",
+        picture: bool = False,
         render_mode: str | None = None,
     ) -> None:
         super().__init__(render_mode=render_mode)
@@ -55,6 +66,30 @@ class GradedGame(TurnEnv):
         self.action_style = action_style
         self.action_format = in_style(action_style, self.commands)
         self.state: Any = None
+        self.shows_picture = picture
+        if picture:
+            rows, columns = self.cells_shape()
+            self.observation_space = text_observation_space(
+                image_hw=(rows * CELL_PX, columns * CELL_PX)
+            )
+
+    def cells_shape(self) -> tuple[int, int]:
+        """Return rows and columns of ``cells``.
+
+        Raises:
+            ConfigError: The game has none.
+        """
+        raise ConfigError(f"{self.name}: has no picture; wanted picture=False")
+
+    def cells(self) -> NDArray[np.uint8]:
+        """Return the colour of each cell of the state, shape [rows, columns, 3]."""
+        raise NotImplementedError
+
+    def picture(self) -> Image | None:
+        """Return the state as squares of ``CELL_PX`` pixels, where it is shown so."""
+        if not self.shows_picture:
+            return None
+        return self.cells().repeat(CELL_PX, axis=0).repeat(CELL_PX, axis=1)
 
     def say(self, command: str, **arguments: Any) -> str:
         """Return the text that does ``command`` in the action style of this environment."""

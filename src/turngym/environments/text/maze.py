@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
-from turngym.environments.text.base import TextGame, bearing
+from turngym.environments.text.base import LOOK, TextGame, bearing
 
 Cell = tuple[int, int]
 
@@ -55,6 +56,15 @@ class MazeEnv(TextGame):
 
     state: MazeState
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if self.shows_picture:
+            self.rules = (
+                "You are in a maze of rooms. Find the key, then leave through the door. In the "
+                "picture walls are dark, you are blue, the key is yellow until you have it, the "
+                "door is green. North is up."
+            )
+
     def new_game(self, rng: np.random.Generator) -> MazeState:
         size = int(self.settings["size"])
         shortest, longest = self.settings.get("moves", (0, 1 << 30))
@@ -76,7 +86,26 @@ class MazeEnv(TextGame):
         s = self.state
         return repr((s.size, sorted(s.walls), s.at, s.key, s.door))
 
+    def cells_shape(self) -> tuple[int, int]:
+        """Return the rooms with what is between and around them."""
+        return (2 * self.settings["size"] + 1,) * 2
+
+    def cells(self) -> NDArray[np.uint8]:
+        """Return rooms and ways in white, walls dark, and you, the key and the door in colours."""
+        s = self.state
+        found = np.full((*self.cells_shape(), 3), 40, dtype=np.uint8)
+        found[1::2, 1::2] = 240
+        for one, other in _pairs(s.size):
+            if (one, other) not in s.walls:
+                found[one[0] + other[0] + 1, one[1] + other[1] + 1] = 240
+        things = [(s.door, (90, 170, 60)), (s.key, (240, 200, 40)), (s.at, (30, 90, 220))]
+        for (row, column), colour in things[:: 2 if s.has_key else 1]:
+            found[2 * row + 1, 2 * column + 1] = colour
+        return found
+
     def describe(self) -> str:
+        if self.shows_picture:
+            return LOOK
         s = self.state
         goal, name = (s.door, "door") if s.has_key else (s.key, "key")
         exits = " ".join(move for move in MOVES if _next(s, s.at, move) is not None)

@@ -14,10 +14,11 @@ from itertools import count, permutations
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
-from turngym.environments.text.base import TextGame
+from turngym.environments.text.base import LOOK, Colour, TextGame
 
 Boxes = frozenset[int]
 Node = tuple[Boxes, int]
@@ -235,6 +236,12 @@ class SokobanEnv(TextGame):
     pushes lead to a goal. Other deadlocks run on to the turn limit.
     """
 
+    colours: ClassVar[dict[str, Colour]] = {
+        "#": (40, 40, 40), " ": (240, 240, 240), "@": (30, 90, 220), "$": (160, 100, 40),
+        ".": (240, 200, 40), "*": (90, 170, 60), "+": (120, 60, 200),
+    }  # fmt: skip
+    """Of the signs of a drawing, in pictures."""
+
     name = "sokoban"
     commands = Commands({"go": "go {direction:north|east|south|west}"})
     difficulties: ClassVar[dict[str, dict[str, Any]]] = {
@@ -253,7 +260,12 @@ class SokobanEnv(TextGame):
             "You are told which way the nearest spot lies from which the box must be pushed, or, "
             "on the spot, which way to push; and which ways are free of walls and boxes."
         )
-        self.rules = f"{aim} {legend if self.settings['view'] == 'grid' else compass}"
+        painted = (
+            "In the picture walls are dark, you are blue, boxes brown, goals yellow, a box on one "
+            "is green, you on a goal violet. North is up."
+        )
+        hint = legend if self.settings["view"] == "grid" else compass
+        self.rules = f"{aim} {painted if self.shows_picture else hint}"
         self._route: dict[SokobanState, str] = {}
 
     def new_game(self, rng: np.random.Generator) -> SokobanState:
@@ -276,9 +288,20 @@ class SokobanEnv(TextGame):
         return repr((s.room.width, sorted(s.room.walls), sorted(s.room.goals), self.state_key()))
 
     def describe(self) -> str:
+        if self.shows_picture:
+            return LOOK
         return _drawing(self.state) if self.settings["view"] == "grid" else _words(self.state)
 
     reminder = describe
+
+    def cells_shape(self) -> tuple[int, int]:
+        """Return the size of the room, its edge included."""
+        return (self.settings["side"] + 2,) * 2
+
+    def cells(self) -> NDArray[np.uint8]:
+        """Return the drawing in colours."""
+        rows = _drawing(self.state).split("\n")
+        return np.array([[self.colours[sign] for sign in row] for row in rows], dtype=np.uint8)
 
     def turn(self, action: Action) -> Outcome:
         s = self.state

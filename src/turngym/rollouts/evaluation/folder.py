@@ -23,16 +23,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
-from turngym.agents.remote.wire import png
 from turngym.errors import ConfigError, RecordError
+from turngym.pictures import FOLDER, PictureFolder
 from turngym.provenance import provenance
 from turngym.records import (
     Manifest,
     append_trajectory,
     read_lines,
-    replacing,
     write_json,
     write_lines,
 )
@@ -330,41 +327,3 @@ def _order(file: Path, keys: Sequence[tuple[str, int]]) -> None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-FOLDER = "pictures"
-
-
-class PictureFolder:
-    """Keeps each different picture once.
-
-    Args:
-        folder: Where records are; pictures go to ``pictures/`` in it, made with the first.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / FOLDER
-        self._known: set[str] = set()
-
-    def __call__(self, pixels_HW3: Any) -> str:
-        """Keep a picture and return the name of its file.
-
-        Args:
-            pixels_HW3: uint8, shape [H, W, 3].
-
-        Raises:
-            ValueError: It is something else.
-        """
-        pixels = np.ascontiguousarray(pixels_HW3)
-        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-            raise ValueError(f"a picture is uint8 [H, W, 3], not {pixels.dtype} {pixels.shape}")
-        shape = str(pixels.shape).encode()
-        name = hashlib.sha256(shape + pixels.tobytes()).hexdigest()[:24] + ".png"
-        if name not in self._known:
-            file = self._folder / name
-            if not file.exists():
-                self._folder.mkdir(exist_ok=True)
-                with replacing(file) as partial:
-                    partial.write_bytes(png(pixels))
-            self._known.add(name)
-        return name

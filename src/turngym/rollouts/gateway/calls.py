@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.endpoint import HalfAnswer
-from turngym.agents.remote.wire import generation_of, png, prompt_ids_of, usage_of
+from turngym.agents.remote.wire import generation_of, prompt_ids_of, usage_of
 from turngym.agents.serving.http import BadRequest, Json
 from turngym.agents.serving.requests import messages_of
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError
+from turngym.pictures import png
 from turngym.plugins import importing_extra
 from turngym.rollouts.gateway.episodes import Episode
 from turngym.rollouts.gateway.hosted import ToolAnswer

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from turngym.agents.remote.wire import data_url
 from turngym.agents.serving.http import (
     Access,
     BadRequest,
@@ -31,6 +30,7 @@ from turngym.agents.serving.http import (
 )
 from turngym.agents.serving.requests import checked
 from turngym.errors import ConfigError, TurnGymError
+from turngym.pictures import data_url
 from turngym.plugins import importing_extra
 from turngym.rollouts.gateway.hosted import HostedEnv, ToolAnswer
 from turngym.seeding import derive_seed

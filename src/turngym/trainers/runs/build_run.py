@@ -32,6 +32,7 @@ from turngym.agents.engine.models import (
     train_tokenizer,
 )
 from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.vision import vision_of
 from turngym.agents.rendering import EngineModel, Renderer
 from turngym.agents.scripted import ExpertPolicy
 from turngym.config import load_config
@@ -137,7 +138,7 @@ async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None 
         TrainingError: The expert's episodes could not be played.
     """
     async with AsyncExitStack() as opened:  # and closed again where one of these fails
-        runner = EpisodeRunner(config)
+        runner = EpisodeRunner(config, folder.path)
         opened.callback(runner.close)
         newest = latest_checkpoint(folder.checkpoints)
         checkpoint = None if newest is None else load_checkpoint(newest)
@@ -145,6 +146,10 @@ async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None 
         folder.check_metrics(state.metrics_bytes, state.metrics_sha256, newest)
         episodes = await _expert_episodes(config, folder, runner)
         tokenizer, model = _build_policy(config, episodes, runner.instructions.values(), newest)
+        if runner.pictures is not None:
+            vision = vision_of(tokenizer)
+            assert vision is not None
+            vision.pictures = runner.pictures
         engine = build_engine(
             config.placed_engine,
             model,
@@ -219,7 +224,7 @@ def load_policy(
     model_dir = find_model(path)
     checkpoint = load_checkpoint(model_dir.parent)
     config = load_config(TrainConfig, [checkpoint.state["config"]])
-    model, tokenizer = load_model_dir(model_dir)
+    model, tokenizer = load_model_dir(model_dir, images=config.model.images)
     wanted = context or config.model.context
     context = min(positions(model) or wanted, wanted)
     engine = LocalEngine(model, tokenizer, context=context)
@@ -283,10 +288,12 @@ def _build_policy(
     if isinstance(config.model, PretrainedModelConfig):
         path = _model_path(config.model, newest)
         chat = config.model if path == config.model.path else None  # a checkpoint's has it
-        model, tokenizer = load_model_dir(path, chat)
+        model, tokenizer = load_model_dir(path, chat, images=config.model.images)
         return tokenizer, model
     turns = [turn for episode in episodes for turn in episode.turns]
     texts = [message.content for turn in turns for message in (*turn.observation, turn.action)]
-    small = train_tokenizer([*texts, *instructions], config.model.vocab_size)
+    small = train_tokenizer(
+        [*texts, *instructions], config.model.vocab_size, images=config.model.images
+    )
     seed = derive_seed(config.run.seed, "model")
     return small, build_tiny_model(config.model, small, seed=seed)

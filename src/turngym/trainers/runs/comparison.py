@@ -289,6 +289,7 @@ def _warm(own: TrainConfig) -> TrainConfig:
 
 def _begin_with(own: TrainConfig, start: Path) -> dict[str, Any]:
     model = {"type": "pretrained", "path": str(start), "context": own.model.context}
+    model["images"] = own.model.images
     if isinstance(own.model, PretrainedModelConfig):
         model["lora_rank"] = own.model.lora_rank
     return {"model": model, "warm_start": {"episodes": 0}}

@@ -22,6 +22,7 @@ from turngym import registry
 from turngym.agents.build import with_parts
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.vision import vision_of
 from turngym.agents.engine.vllm.sampling import FleetView, FollowedServers, ServerSampler
 from turngym.agents.rendering import EngineModel, Renderer
 from turngym.coroutines import SIGNALS
@@ -237,7 +238,7 @@ async def _coordinate(end: socket.socket, sources: list[str], packed: bytes) -> 
     try:
         with registry.loaded(sources):
             setup: Setup = pickle.loads(packed)
-            runner = EpisodeRunner(setup.config)
+            runner = EpisodeRunner(setup.config, setup.folder)
         try:
             await Coordinator(setup, runner, channel).run()
         finally:
@@ -280,6 +281,7 @@ class Coordinator:
             context=config.model.context,
             max_sessions=share.concurrency * (1 + config.agent.asks_the_model),
             routing=engine.routing,
+            vision=vision_of(setup.tokenizer),
         )
 
     async def run(self) -> None:

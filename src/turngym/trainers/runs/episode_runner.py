@@ -16,6 +16,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -26,6 +27,7 @@ from turngym.environments.gym.ray_workers import RayWorkers
 from turngym.environments.gym.registration import make, named
 from turngym.environments.gym.wrappers import ExpertMatch
 from turngym.errors import ConfigError
+from turngym.pictures import PictureFolder
 from turngym.registry import find
 from turngym.rollouts.evaluation.evaluate import evaluate
 from turngym.rollouts.replay import FloatArray, TurnValues, turn_values
@@ -144,6 +146,7 @@ class EpisodeRunner:
 
     Args:
         config: The run's settings.
+        folder: Of the run, for pictures that the model sees.
 
     Raises:
         UnknownNameError: There is no such environment.
@@ -151,8 +154,10 @@ class EpisodeRunner:
         ConfigError: There are too few tasks, or no nodes for the environments.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, folder: Path | None = None) -> None:
         self._config = config
+        self.pictures = PictureFolder(folder) if config.model.images else None
+        """Where pictures are kept; None for a model that sees none."""
         self._grounds: list[Playground] = []
         self.place: Isolation | RayWorkers = "inline"
         """Where environments run."""
@@ -284,6 +289,7 @@ class EpisodeRunner:
             deadlines=rollout.deadlines,
             isolation=self.place,
             calls=rollout.calls_at_once,
+            keep_picture=self.pictures,
         )
         if broken := [one.error for one in played if one.error is not None]:
             first = broken[0].partition("\n")[0]

@@ -361,5 +361,6 @@ async def open_source(
         first_group=first_group + number,
         stride=count,
         ledger=ledger,
+        keep_picture=runner.pictures,
     ) as scheduler:
         yield GroupSource(scheduler, recording)

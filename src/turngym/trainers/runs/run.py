@@ -359,6 +359,7 @@ class Run:
         trained = self.config.agent.model_dump(mode="json") | {
             "max_new_tokens": self.config.rollout.max_new_tokens,
             "context": self.config.model.context,
+            "images": self.config.model.images,
         }
         (path / TRAINED_AS).write_text(json.dumps(trained) + "\n", encoding="utf-8")
         if is_adapted(self.model):
@@ -393,7 +394,8 @@ class Run:
                 "expert episodes or the model that it came from have changed: restore them from a "
                 "copy"
             )
-        saved = load_model_dir(checkpoint.model_dir)[0].state_dict()
+        images = self.config.model.images
+        saved = load_model_dir(checkpoint.model_dir, images=images)[0].state_dict()
         if not is_adapted(self.model):
             self.model.load_state_dict(saved)
             return

@@ -23,6 +23,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from turngym.agents.engine.protocol import Experts
+from turngym.agents.engine.vision import vision_of
 from turngym.errors import ConfigError
 from turngym.trainers.update.compute import (
     ALONE,
@@ -348,7 +349,7 @@ def hidden_states(body: nn.Module, batch: MicroBatch) -> Tensor:
     """Return what ``body`` has behind each token after the last layer, [B, T, H]."""
     replay(body, batch.experts_NLK)
     with computing(body):
-        output = body(input_ids=batch.token_ids_BT, use_cache=False, **_layout(batch))
+        output = body(use_cache=False, **_inputs(body, batch), **_layout(batch))
     states_BTH: Tensor = output.last_hidden_state
     return states_BTH
 
@@ -400,11 +401,19 @@ def _before_head(
     if any(getattr(config, key, none) != none for key, none in NEUTRAL_HEAD.items()):
         replay(plain.base_model, batch.experts_NLK)
         with computing(plain.base_model):
-            output = plain(input_ids=batch.token_ids_BT, use_cache=False, **_layout(batch))
+            inputs = _inputs(plain.base_model, batch)
+            output = plain(use_cache=False, **inputs, **_layout(batch))
         return output.logits[chosen], lambda logits: logits, config.vocab_size
     # The head is outside of what may be computed in bf16: rounded logits are other probabilities.
     states_NH = hidden_states(plain.base_model, batch)[chosen].float()
     return states_NH, plain.get_output_embeddings(), config.vocab_size
+
+
+def _inputs(body: nn.Module, batch: MicroBatch) -> dict[str, Tensor]:
+    """Return what is read: the tokens, and the pictures among them."""
+    vision = vision_of(body)
+    ids_BT = batch.token_ids_BT
+    return {"input_ids": ids_BT} if vision is None else vision.inputs(ids_BT, body)
 
 
 def _layout(batch: MicroBatch) -> dict[str, Tensor]:

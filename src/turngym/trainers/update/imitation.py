@@ -59,10 +59,12 @@ class Demonstrations:
         """
         order = generator(self._seed, "imitation", step).permutation(len(self._token_ids))
         chosen = order[: self._config.episodes_per_step].tolist()
-        weights = imitation_weights([self._action_masks[i] for i in chosen], observation_weight=0)
+        actions = [self._action_masks[i] for i in chosen]
+        token_ids = [self._token_ids[i] for i in chosen]
+        weights = imitation_weights(actions, token_ids, observation_weight=0)
         compute, loss = compute_of(model), 0.0
         for micro in micro_batches(
-            [self._token_ids[i] for i in chosen],
+            token_ids,
             [array > 0 for array in weights],
             max_tokens=max_tokens,
             device=compute.device,
@@ -117,7 +119,9 @@ class Imitator:
         batch = self._batch(number)
         token_ids = [self._token_ids[i] for i in batch]
         actions = [self._action_masks[i] for i in batch]
-        weights = imitation_weights(actions, observation_weight=config.observation_weight)
+        weights = imitation_weights(
+            actions, token_ids, observation_weight=config.observation_weight
+        )
         compute = compute_of(self.model)
         self.optimizer.zero_grad()
         loss, action_loss = 0.0, 0.0
@@ -170,24 +174,30 @@ class Imitator:
 
 
 def imitation_weights(
-    action_masks: Sequence[NDArray[np.bool_]], *, observation_weight: float
+    action_masks: Sequence[NDArray[np.bool_]],
+    token_ids: Sequence[NDArray[np.int64]],
+    *,
+    observation_weight: float,
 ) -> list[NDArray[np.float32]]:
     """Return what each token's negative log-likelihood is multiplied with, one array [L] each.
 
     Action tokens share a weight of 1 and the others ``observation_weight``, over the whole batch.
-    The first token of an episode has nothing before it and weighs 0.
+    The first token of an episode has nothing before it and weighs 0; pictures are no tokens that
+    could be said, and weigh 0.
 
     Args:
         action_masks: True on the tokens of actions, one array [L] per episode.
+        token_ids: The episodes, one array [L] each; negative where there are pictures.
         observation_weight: 0 or more.
     """
     num_actions = sum(int(mask[1:].sum()) for mask in action_masks)
-    num_others = sum(int((~mask[1:]).sum()) for mask in action_masks)
+    others = [~mask & (ids >= 0) for mask, ids in zip(action_masks, token_ids, strict=True)]
+    num_others = sum(int(other[1:].sum()) for other in others)
     weights = []
-    for mask in action_masks:
+    for mask, other in zip(action_masks, others, strict=True):
         on_action = 1 / max(1, num_actions)
         on_other = observation_weight / max(1, num_others)
-        array = np.where(mask, on_action, on_other).astype(np.float32)
+        array = (mask * on_action + other * on_other).astype(np.float32)
         array[:1] = 0
         weights.append(array)
     return weights

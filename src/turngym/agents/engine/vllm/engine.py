@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.models import end_ids
 from turngym.agents.engine.protocol import EngineTraits
+from turngym.agents.engine.vision import vision_of
 from turngym.agents.engine.vllm.children import HOST, Child, RayChild, command, free_port
 from turngym.agents.engine.vllm.fleet import Fleet, Member
 from turngym.agents.engine.vllm.replica import Replica, ReplicaError
@@ -73,6 +74,7 @@ class VllmEngine(ServerSampler):
             context=context,
             max_sessions=max_sessions,
             routing=config.routing,
+            vision=vision_of(tokenizer),
         )
 
     async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -105,7 +107,7 @@ class VllmEngine(ServerSampler):
         async def one(ids: Sequence[int]) -> NDArray[np.float32]:
             async def ask(member: Member) -> NDArray[np.float32]:
                 assert member.serves is not None
-                return await member.replica.score(ids, member.serves)
+                return await member.replica.score(ids, member.serves, self._vision)
 
             return await self._asked(None, ask)
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import aiohttp
     from torch import Tensor
 
+    from turngym.agents.engine.vision import Vision
+
 _KEEP_ALIVE_S = 4.0
 """uvicorn closes idle connections after five seconds; a request must not meet that."""
 _CONTROL_S = 120.0
@@ -142,6 +144,7 @@ class Replica:
         end_ids: Sequence[int],
         weights: Publication,
         routing_from: int | None = None,
+        vision: Vision | None = None,
     ) -> Sampled:
         """Sample after ``prompt`` with ``weights``, which it serves.
 
@@ -152,6 +155,7 @@ class Replica:
             end_ids: The tokens that end an action.
             weights: Those that were published last.
             routing_from: First token whose experts are to be reported; None for no report.
+            vision: How pictures among the ids are sent.
 
         Raises:
             ReplicaError: No whole answer came, or one that cannot be.
@@ -176,8 +180,8 @@ class Replica:
         # What older weights read is never taken for its own.
         body = {"sampling_params": params, "cache_salt": weights.label, "return_token_ids": True}
         async with self._slots:
-            answer = await self._generate(prompt, body, weights)
-        if answer.get("prompt_token_ids") != list(prompt):
+            answer = await self._generate(prompt, body, weights, vision)
+        if answer.get("prompt_token_ids") != _as_read(prompt, vision):
             raise ReplicaError(f"{self.url}: read other tokens than it was sent")
         found = self._sampled(answer, weights, greedy=sampling.temperature == 0)
         if routing_from is None or not found.token_ids:
@@ -185,21 +189,24 @@ class Replica:
         rows = len(prompt) + len(found.token_ids) - 1 - routing_from
         return replace(found, routing=self._routing(answer["choices"][0], rows))
 
-    async def score(self, ids: Sequence[int], weights: Publication) -> NDArray[np.float32]:
+    async def score(
+        self, ids: Sequence[int], weights: Publication, vision: Vision | None = None
+    ) -> NDArray[np.float32]:
         """Return the log-probs of ``ids`` at temperature 1, shape [L - 1], from the second on.
 
         Args:
             ids: A sequence.
             weights: What it serves.
+            vision: How pictures among the ids are sent.
 
         Raises:
             ReplicaError: No whole answer came.
             PolicyFault: The request itself is refused.
         """
         params = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-        answer = await self._generate(ids, {"sampling_params": params}, weights)
+        answer = await self._generate(ids, {"sampling_params": params}, weights, vision)
         try:
-            rows = zip(ids[1:], answer["prompt_logprobs"][1:], strict=True)
+            rows = zip(_as_read(ids, vision)[1:], answer["prompt_logprobs"][1:], strict=True)
             return np.array([row[str(token)]["logprob"] for token, row in rows], dtype=np.float32)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ReplicaError(f"{self.url}: returns no log-probs of the prompt") from error
@@ -317,10 +324,17 @@ class Replica:
             await self._client.close()
 
     async def _generate(
-        self, ids: Sequence[int], more: Mapping[str, Any], weights: Publication
+        self,
+        ids: Sequence[int],
+        more: Mapping[str, Any],
+        weights: Publication,
+        vision: Vision | None,
     ) -> dict[str, Any]:
         model = weights.label if weights.adapters else self.model
         body = {"model": model, "token_ids": list(ids), **more}
+        if vision is not None and min(ids) < 0:
+            sent = await asyncio.to_thread(vision.on_the_wire, ids)
+            body["token_ids"], body["content_parts"] = sent
         try:
             return await self._send("POST", "/inference/v1/generate", body, self._timeout_s)
         except RequestRefused as error:
@@ -413,6 +427,10 @@ class Replica:
         except (KeyError, TypeError, ValueError) as error:
             raise ReplicaError(f"{self.url}: an answer that is none: {error!r}") from error
         return Sampled(token_ids=ids, logprobs=logprobs, labels=labels, finish=finish)
+
+
+def _as_read(ids: Sequence[int], vision: Vision | None) -> list[int]:
+    return list(ids) if vision is None else vision.as_read(ids)
 
 
 def _mean_gap(own: NDArray[np.float32], expected: NDArray[np.float32]) -> float:

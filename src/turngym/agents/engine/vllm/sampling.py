@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from turngym.agents.policy import ContextOverflow
 from turngym.errors import ConfigError, EnginesLost, PolicyFault
 from turngym.seeding import derive_seed
 
+if TYPE_CHECKING:
+    from turngym.agents.engine.vision import Vision
+
 AnswerT = TypeVar("AnswerT")
 
 _MOST_TRIES = 8
@@ -51,6 +54,7 @@ class ServerSampler:
         context: Longest sequence in tokens.
         max_sessions: Most sessions open at once.
         routing: Servers report the experts of each token.
+        vision: How pictures among token ids are sent; None for a model that sees none.
     """
 
     def __init__(
@@ -62,9 +66,11 @@ class ServerSampler:
         context: int,
         max_sessions: int,
         routing: bool = False,
+        vision: Vision | None = None,
     ) -> None:
         self.context = context
         self._reports_routing = routing
+        self._vision = vision
         self.run = run
         self.stats = EngineStats()
         self.end_ids = end_ids
@@ -179,6 +185,7 @@ class ServerSampler:
                 end_ids=self.end_ids,
                 weights=member.serves,
                 routing_from=routing_from,
+                vision=self._vision,
             )
             unknown = {label for label in found.labels if version_of(label, self.run) is None}
             if unknown:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from turngym.agents.engine.vision import vision_of
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.trainers.samples import TokenIds
@@ -213,7 +214,12 @@ class PolicyEncoder(Encoder):
     ) -> None:
         super().__init__(config, max_batch=max_batch)
         self.body, self.width = body_of(model)
+        self._vision = vision_of(self.body)
         self._start = start
+
+    def _read(self, text: TokenIds) -> TokenIds:
+        cut: TokenIds = super()._read(text)
+        return cut if self._vision is None else self._vision.without_part(cut)
 
     def _length(self, text: TokenIds) -> int:
         return text.size + 1
@@ -225,8 +231,11 @@ class PolicyEncoder(Encoder):
             ids_RL[row, 1 : 1 + text.size] = text
         # Causal: what pads the end is not seen by what stands before it.
         input_ids = torch.from_numpy(ids_RL).to(next(self.body.parameters()).device)
+        inputs = {"input_ids": input_ids}
+        if self._vision is not None:
+            inputs = self._vision.inputs(input_ids, self.body)
         with computing(self.body):
-            hidden: Tensor = self.body(input_ids=input_ids, use_cache=False).last_hidden_state
+            hidden: Tensor = self.body(**inputs, use_cache=False).last_hidden_state
         return hidden[torch.arange(len(texts)), torch.from_numpy(lengths)].float()
 
 
@@ -247,6 +256,11 @@ def new_encoder(
     if config.encoder == "policy":
         start = int(renderer.tokenizer.eos_token_id or 0)
         return PolicyEncoder(config, model=model, start=start, max_batch=max_batch)
+    if renderer.vision is not None:
+        raise ConfigError(
+            f"critic.encoder={config.encoder!r} sees no pictures, and the model does: set "
+            "algo.advantage.critic.encoder=policy, or model.images=false"
+        )
     if config.encoder:
         return PretrainedEncoder(config, decode=renderer.decode_action, max_batch=max_batch)
     vocab_size = max(int(model.config.get_text_config().vocab_size), renderer.vocab_size)

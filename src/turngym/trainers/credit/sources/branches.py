@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from turngym.agents.engine.vision import vision_of
 from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.samples import IntArray
 from turngym.trainers.update.compute import ALONE, Ranks, compute_of, plain_model
@@ -158,8 +159,8 @@ def sees_branches(model: PreTrainedModel, *, ranks: Ranks = ALONE) -> bool:
     """
     plain = plain_model(model)
     config = plain.config.get_text_config()
-    if config._attn_implementation not in ("eager", "sdpa"):
-        return False
+    if config._attn_implementation not in ("eager", "sdpa") or vision_of(plain) is not None:
+        return False  # a picture has positions of its own
     kinds = getattr(config, "layer_types", None)
     if set(kinds or ()) - {"full_attention"}:
         return False
