@@ -17,6 +17,7 @@ from turngym.environments.text.base import TextGame
 from turngym.tasks.base import Task
 
 MEANING = {"red": "stop", "amber": "wait", "green": "go"}
+SHADES = {"red": (230, 20, 20), "amber": (255, 230, 90), "green": (10, 130, 90)}
 SIGNALS = "lab/signals"
 OVERLAPPED: dict[str, Any] = {
     "env": {"id": SIGNALS, "num_train_tasks": 24},
@@ -69,7 +70,19 @@ class SignalsEnv(TextGame):
 
     def describe(self) -> str:
         """Return the light that is on."""
+        if self.shows_picture:
+            return "light."
         return f"light {self.state.colours[self.state.shown]}."
+
+    def cells_shape(self) -> tuple[int, int]:
+        """Return the size of a picture."""
+        return 2, 2
+
+    def cells(self) -> np.ndarray:
+        """Return the light that is on; the last one, when it is over."""
+        colours = self.state.colours
+        shown = SHADES[colours[min(self.state.shown, len(colours) - 1)]]
+        return np.full((2, 2, 3), shown, dtype=np.uint8)
 
     def turn(self, action: Action) -> Outcome:
         """Judge one answer and show the next light."""

@@ -21,9 +21,11 @@ from safetensors.torch import load_file, save_file
 
 from helpers.signals import SIGNALS, register_for_a_while
 from helpers.train_process import stop_at
+from turngym.api.verbs import rollout
 from turngym.cli.main import main
 from turngym.config import load_config, to_toml
 from turngym.errors import CheckpointError, ConfigError, Interrupted, RecordError, TrainingError
+from turngym.pictures import name_of
 from turngym.records import read_trajectories
 from turngym.trainers.credit.critics import off_policy
 from turngym.trainers.credit.critics.off_policy import sample_actions
@@ -34,6 +36,7 @@ from turngym.trainers.runs.checkpoints import find_model, latest_checkpoint
 from turngym.trainers.runs.progress import TrainResult
 from turngym.trainers.runs.run_folder import read_settings
 from turngym.trainers.settings.train import TrainConfig
+from turngym.types import Trajectory
 
 SETTINGS: dict[str, Any] = {
     "env": {"id": SIGNALS},
@@ -220,6 +223,36 @@ def test_a_run_that_was_asked_to_stop_while_credit_samples_ends_the_same(
     train(config, tmp_path / "stopped")
     assert len(calls) > 2
     assert_same_outcome(tmp_path / "stopped", tmp_path / "straight")
+
+
+def test_a_run_of_a_model_that_sees_learns_and_ends_the_same(tmp_path: Path) -> None:
+    settings = {
+        **SETTINGS,
+        "env": {"id": SIGNALS, "options": {"picture": True}},
+        "model": {**SETTINGS["model"], "hidden": 64, "image_size": 8},  # one place a picture
+        "warm_start": {**SETTINGS["warm_start"], "max_steps": 160, "lr": 2e-3},
+        "learner": {"lr": 1e-4},
+        "evaluation": {"every": 2, "validation_tasks": 24, "held_out_tasks": 24},
+        "run": {"steps": 3, "checkpoint_every": 1, "tensorboard": False},
+    }
+    config = load_config(TrainConfig, [settings])
+    found = train(config, tmp_path / "straight")
+    assert found.before.greedy.success > 1 / 2, "a guess is right one time in nine"
+    for moment in (("warm start", 50), ("reinforcement", 2)):
+        with pytest.raises(ConnectionAbortedError):
+            train(config, tmp_path / "broken", progress=BreaksOff(*moment))
+    train(config, tmp_path / "broken")
+    assert_same_outcome(tmp_path / "broken", tmp_path / "straight")
+    for turn in [turn for one in kept_group(tmp_path / "straight") for turn in one.turns]:
+        shown = {token for token in turn.spans[0].token_ids if token < 0}
+        assert {name_of(-token) for token in shown} == {turn.picture}
+        assert (tmp_path / "straight" / "pictures" / str(turn.picture)).is_file()
+    again = rollout(SIGNALS, f"run:{tmp_path}/straight", episodes=2, picture=True)
+    assert all(one.error is None and min(one.turns[0].spans[0].token_ids) < 0 for one in again)
+
+
+def kept_group(run: Path) -> list[Trajectory]:
+    return list(read_trajectories(run / "trajectories" / "train-000000.jsonl"))
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.extra("peft"))])

@@ -21,7 +21,6 @@ from turngym.agents.templates import (
     ANSWER,
     NEXT,
     QUESTION,
-    VISION,
     control_token,
     difference,
     end_token,
@@ -30,6 +29,7 @@ from turngym.agents.templates import (
     says_as_is,
     slots_of,
     takes_system,
+    vision_of,
 )
 from turngym.coroutines import awaited
 from turngym.errors import ConfigError
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _QUESTION = Message(role="user", content=QUESTION)
 _ANSWER = Message(role="assistant", content=ANSWER)
 _NEXT = Message(role="user", content=NEXT)
+_SMALL = 2**16
+"""Bytes of a picture that is kept at once, in a millisecond or two. A thread makes the order of
+requests, and so the rounding of their log-probs, depend on the clock."""
 _KNOWN_OPENINGS, _KNOWN_TEXTS, _KNOWN_CHARS = 64, 2_048, 1_000
 """How many openings, and texts of at most so many characters, are remembered with their tokens."""
 
@@ -97,11 +100,7 @@ class Renderer:
         self.end_ids = (int(self.tokenizer.eos_token_id),)
         self.vocab_size = len(tokenizer)
         self._takes_system = takes_system(tokenizer)
-        self.vision = None
-        if hasattr(tokenizer, VISION):  # else there need be no torch
-            from turngym.agents.engine.vision import vision_of
-
-            self.vision = vision_of(tokenizer)
+        self.vision = vision_of(tokenizer)
         self._closing = self._probe()
 
     def _probe(self) -> str:
@@ -339,9 +338,10 @@ class EngineConversation:
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Completion:
         """Return the answer to ``messages``, which must describe the tools themselves."""
-        if self._renderer.vision is None:
-            new = [entry.message for entry in messages]
-        else:  # pictures are written to a file
+        pixels = sum(0 if entry.image is None else entry.image.size for entry in messages)
+        if pixels <= _SMALL:
+            new = self._seen(messages)
+        else:  # it is written to a file
             new = await asyncio.to_thread(self._seen, messages)
         if self._hit_eos is None:
             prompt = self._renderer.opening(new)

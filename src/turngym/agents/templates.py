@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from turngym.agents.engine.config import ChatTemplateConfig
+    from turngym.agents.engine.vision import Vision
 
 QUESTION, ANSWER, NEXT = (f"turngym-probe-{name}" for name in ("question", "answer", "next"))
 """What messages say while a template is looked at."""
 VISION = "_turngym_vision"
-"""Attribute of a tokenizer and of a model's body that tells how pictures are read."""
+"""Attribute of a tokenizer and of a model's body that says how pictures are read."""
 _FIXED = "{# chat_template_kwargs #}{{ '' }}"
 """Stands between arguments and template. The empty text keeps a line end after it."""
 
@@ -111,6 +112,12 @@ def _says(tokenizer: PreTrainedTokenizerBase, content: Any) -> bool:
             tokenizer, [{"role": "user", "content": content}], generate=False
         )
     return False
+
+
+def vision_of(holder: Any) -> Vision | None:
+    """Return how a model, a body or a tokenizer reads pictures; None where it sees none."""
+    found: Vision | None = getattr(getattr(holder, "base_model", holder), VISION, None)
+    return found
 
 
 def written_picture(tokenizer: PreTrainedTokenizerBase) -> tuple[str, bool]:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from turngym.agents.engine.models import check_context, positions
-from turngym.agents.engine.vision import vision_of
+from turngym.agents.templates import vision_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -381,7 +381,7 @@ class ReplayDecoder:
         self._next = 0
         self._mask: Tensor
         self._shift: Tensor | int = 0
-        """Of a model to which a picture takes up fewer positions than tokens, by row, [R, 1]."""
+        """What is added to the place of a token for pictures that count fewer places, [R, 1]."""
         self._cache: Any = None
         self._cached: list[tuple[int, int]] = []
 

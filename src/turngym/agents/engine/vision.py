@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from turngym.agents.templates import VISION, written_picture
+from turngym.agents.templates import VISION, vision_of, written_picture
 from turngym.errors import ConfigError
 from turngym.pictures import PictureFolder, Pixels, data_url
 
@@ -163,9 +163,3 @@ def give_vision(model: PreTrainedModel, processor: Any) -> None:
     vision = vision_of(processor.tokenizer) or Vision(processor, int(token))
     for holder in (model.base_model, processor.tokenizer):
         setattr(holder, VISION, vision)
-
-
-def vision_of(holder: Any) -> Vision | None:
-    """Return how a model, a body or a tokenizer reads pictures; None where it sees none."""
-    found: Vision | None = getattr(getattr(holder, "base_model", holder), VISION, None)
-    return found

@@ -23,7 +23,7 @@ from turngym.tasks.base import Task, split_of
 
 Colour = tuple[int, int, int]
 LOOK = "Look at the picture."
-"""Said in place of a state that is shown."""
+"""Stands for a state that is shown."""
 CELL_PX = 8
 """Side of a square in pictures of games."""
 

@@ -48,6 +48,8 @@ def pack_turn(turn: Turn) -> bytes:
         head["k"] = turn.state_key
     if turn.potential is not None:
         head["v"] = turn.potential
+    if turn.picture is not None:
+        head["f"] = turn.picture
     if turn.starts_segment:
         head["n"] = 1
     narrow = array("f", logprobs)
@@ -88,6 +90,7 @@ def _unpack_turn(blob: bytes) -> Turn:
         invalid_action=head.get("i"),
         state_key=head.get("k"),
         potential=head.get("v"),
+        picture=head.get("f"),
         starts_segment="n" in head,
     )
 
@@ -149,6 +152,7 @@ def pack_tail(trajectory: Trajectory) -> bytes:
         "score": trajectory.score,
         "ground_truth": trajectory.ground_truth,
         "answer": trajectory.answer,
+        "final_picture": trajectory.final_picture,
         "final_potential": trajectory.final_potential,
         "error": trajectory.error,
         "metadata": dict(trajectory.metadata),

@@ -32,9 +32,9 @@ from turngym.agents.engine.models import (
     train_tokenizer,
 )
 from turngym.agents.engine.protocol import Sampling
-from turngym.agents.engine.vision import vision_of
 from turngym.agents.rendering import EngineModel, Renderer
 from turngym.agents.scripted import ExpertPolicy
+from turngym.agents.templates import vision_of
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, RecordError, TrainingError
 from turngym.nodes import alive, check_room, connect

@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from turngym.agents.engine.protocol import Experts
-from turngym.agents.engine.vision import vision_of
+from turngym.agents.templates import vision_of
 from turngym.errors import ConfigError
 from turngym.trainers.update.compute import (
     ALONE,

@@ -121,21 +121,29 @@ class Optimizer:
 
     def state(self) -> dict[str, Tensor]:
         """Return moments by weight number, and the weights' names; empty before the first step."""
+        held = self._adamw.state_dict()["state"]
+        if not held:
+            return {}
         moments = {
             f"{number}.{name}": torch.as_tensor(value)
-            for number, values in self._adamw.state_dict()["state"].items()
+            for number, values in held.items()
             for name, value in values.items()
         }
-        return {**moments, _NAMES: self._names_as_tensor()} if moments else {}
+        # What no loss has reached: of a model that sees, where there were no pictures.
+        untouched = self._blank(set(range(len(self._weights))) - held.keys())
+        return {**moments, **untouched, _NAMES: self._names_as_tensor()}
 
     def blank_state(self) -> dict[str, Tensor]:
         """Return what ``state`` has after a step, with zeros for moments: to be filled."""
+        return {**self._blank(range(len(self._weights))), _NAMES: self._names_as_tensor()}
+
+    def _blank(self, numbers: Iterable[int]) -> dict[str, Tensor]:
         blank: dict[str, Tensor] = {}
-        for number, weight in enumerate(self._weights):
+        for number in numbers:
             blank[f"{number}.step"] = torch.tensor(0.0)
             for name in ("exp_avg", "exp_avg_sq"):
-                blank[f"{number}.{name}"] = torch.zeros_like(weight.detach())
-        return {**blank, _NAMES: self._names_as_tensor()}
+                blank[f"{number}.{name}"] = torch.zeros_like(self._weights[number].detach())
+        return blank
 
     def _names_as_tensor(self) -> Tensor:
         return torch.tensor(list("\n".join(self._names).encode()), dtype=torch.uint8)
