@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
+import numpy as np
 import pytest
 
 import turngym
 from helpers.models import policy, tokenizer
 from helpers.serving import serving
 from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.config import ChatConfig, CompletionsConfig
+from turngym.agents.engine.config import TinyModelConfig
+from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.models import build_tiny_model, train_tokenizer
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import CompletionsEngine, RemoteChat
@@ -22,7 +29,7 @@ from turngym.agents.serving.policy_server import PolicyServer
 from turngym.errors import ConfigError
 from turngym.rollouts.episode import group_specs
 from turngym.rollouts.evaluation.evaluate import collect
-from turngym.types import Trajectory
+from turngym.types import Message, Trajectory
 
 pytestmark = [pytest.mark.extra("openai", "starlette", "uvicorn")]
 
@@ -259,3 +266,32 @@ async def test_port_that_is_taken_is_one_line() -> None:
     with pytest.raises(ConfigError, match="cannot listen at 127"):
         bind("127.0.0.1", sock.getsockname()[1])
     sock.close()
+
+
+async def test_a_model_that_sees_is_shown_the_pictures_of_chat_messages() -> None:
+    tokenizer = train_tokenizer(["what do you see", "go north"] * 3, 280, images=True)
+    shape = TinyModelConfig(hidden=32, layers=2, heads=2, context=256, image_size=16)
+    model = build_tiny_model(shape, tokenizer, seed=0)
+    engine, renderer = LocalEngine(model, tokenizer, context=256), Renderer(tokenizer)
+    red, blue = (np.full((9, 14, 3), shade, dtype=np.uint8) for shade in ((255, 0, 0), (0, 0, 255)))
+    here = EngineModel(engine, renderer, sampling=GREEDY).open(0)
+    said = Message(role="user", content="what do you see")
+    wanted = [await here.complete([ChatMessage(message=said, image=one)]) for one in (red, blue)]
+    async with serving(PolicyServer(engine, renderer, name="tiny").app()) as url:
+        config = ChatConfig(
+            model="tiny", base_url=f"{url}/v1", temperature=0.0, max_new_tokens=6, token_ids=True
+        )
+        there = RemoteChat(config).open(0)
+        found = [
+            await there.complete([ChatMessage(message=said, image=one)]) for one in (red, blue)
+        ]
+        rows = {"role": "user", "content": [{"type": "image_url", "image_url": "http://a/b.png"}]}
+        refused = await asyncio.to_thread(
+            httpx.post, f"{url}/v1/chat/completions", json={"model": "tiny", "messages": [rows]}
+        )
+    assert [one.message.content for one in found] == [one.message.content for one in wanted]
+    sampled = [[span.token_ids for span in one.spans if span.sampled] for one in (*found, *wanted)]
+    assert sampled[:2] == sampled[2:]
+    assert min(token for one in found for span in one.spans for token in span.token_ids) >= 0
+    assert refused.status_code == 400
+    assert "wanted an image as data:image/png;base64" in refused.text

@@ -58,10 +58,10 @@ class Vision:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
-    def shown(self, text: str, number: int) -> str:
-        """Return ``text`` with the mark of a picture where the chat template has it."""
-        mark = self._mark.format(number)
-        return mark + text if self._comes_first else text + mark
+    def shown(self, text: str, *numbers: int) -> str:
+        """Return ``text`` with the marks of pictures where the chat template has them."""
+        marks = "".join(map(self._mark.format, numbers))
+        return marks + text if self._comes_first else text + marks
 
     def tokens(self, number: int) -> tuple[int, ...]:
         """Return the tokens of a picture, with those around it."""

@@ -51,6 +51,7 @@ from turngym.agents.serving.requests import (
 )
 from turngym.agents.serving.weights import WeightRoutes
 from turngym.errors import PolicyFault
+from turngym.pictures import Pixels
 from turngym.seeding import derive_seed
 from turngym.types import Message
 
@@ -101,6 +102,7 @@ class PolicyServer:
         self._seed = seed
         self._max_new_tokens = max_new_tokens
         self._memory = ConversationMemory(renderer)
+        self._vision = renderer.vision
         # A run asks for a whole batch at once, and goes on with every conversation of it.
         size = max_requests if weights is None else max(max_requests, _BATCH)
         self._cache = PrefixCache(engine, idle=_IDLE if weights is None else size)
@@ -142,9 +144,13 @@ class PolicyServer:
         self._check_key(request)
         asked = parse(ChatRequest, await request.body())
         self._check_model(asked)
-        messages = messages_of(asked.messages)
+        messages = messages_of(asked.messages, None if self._vision is None else self._show)
         shown = _with_tools(messages, asked.usable_tools)
         return await self._answer(request, asked, self._memory.prompt(shown), shown)
+
+    def _show(self, text: str, pictures: Sequence[Pixels]) -> str:
+        assert self._vision is not None
+        return self._vision.shown(text, *map(self._vision.pictures.keep, pictures))
 
     async def _completion(self, request: Request) -> Response | EventStream:
         self._check_key(request)
@@ -201,6 +207,8 @@ class _Call:
         self._server = server
         self._asked = asked
         self._prompt = prompt
+        vision = server._vision
+        self._read = prompt if vision is None else tuple(vision.as_read(prompt))
         self._messages = messages
         self._sampling: Sampling = asked.sampling(server._max_new_tokens)
         self._tools = asked.usable_tools if isinstance(asked, ChatRequest) else []
@@ -264,7 +272,7 @@ class _Call:
             server._memory.remember(self._messages, self._prompt, message, generation)
         answer = Answer(
             model=server.name,
-            prompt_ids=self._prompt,
+            prompt_ids=self._read,
             generation=generation,
             message=message,
             returns_ids=self._asked.return_token_ids,
@@ -303,7 +311,7 @@ class _Call:
             choice = {"index": 0, "delta": delta, "finish_reason": None}
         chunk = self._chunk([choice])
         if self._asked.return_token_ids:
-            chunk["prompt_token_ids"] = list(self._prompt)
+            chunk["prompt_token_ids"] = list(self._read)
         return chunk
 
     def _choice(self, text: str, token: tuple[int, float, int]) -> Json:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.serving.http import BadRequest, Json, json_object, nests_too_deep
+from turngym.pictures import Pixels
+from turngym.plugins import import_extra
 from turngym.types import Message, Role, ToolCall
 
 _ROLES: Mapping[str, Role] = {
@@ -172,39 +177,69 @@ def checked(cls: type[RequestT], found: Json) -> RequestT:
         raise BadRequest(f"{where}: {first['msg']}") from None
 
 
-def messages_of(rows: Sequence[Mapping[str, Any]]) -> list[Message]:
+Show = Callable[[str, Sequence[Pixels]], str]
+"""Returns a text with pictures before it or behind it."""
+
+
+def messages_of(rows: Sequence[Mapping[str, Any]], show: Show | None = None) -> list[Message]:
     """Return ``messages`` of a request as ours.
+
+    Args:
+        rows: The messages.
+        show: Puts in pictures; None for a model that sees none.
 
     Raises:
         BadRequest: A role or a content that this model does not take.
     """
-    return [_message(row, number) for number, row in enumerate(rows)]
+    return [_message(row, number, show) for number, row in enumerate(rows)]
 
 
-def _message(row: Mapping[str, Any], number: int) -> Message:
+def _message(row: Mapping[str, Any], number: int, show: Show | None) -> Message:
     role = _ROLES.get(str(row.get("role")))
     if role is None:
         raise BadRequest(f"messages.{number}.role: unknown role {row.get('role')!r}")
-    content, calls = _text(row.get("content"), number), row.get("tool_calls") or []
+    content, calls = _text(row.get("content"), number, show), row.get("tool_calls") or []
     if not isinstance(calls, list):
         raise BadRequest(f"messages.{number}.tool_calls: wanted a list")
     called = tuple(_tool_call(call, number) for call in calls)
     return Message(role=role, content=content, tool_calls=called)
 
 
-def _text(content: Any, number: int) -> str:
+def _text(content: Any, number: int, show: Show | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    texts: list[str] = []
+    texts, pictures = list[str](), list[Pixels]()
     for part in content if isinstance(content, list) else [content]:
         kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind not in ("text", "input_text", "output_text"):
+        is_image = kind in ("image_url", "input_image")
+        if is_image and show is not None:
+            pictures.append(_pixels(part.get("image_url"), number))
+        elif kind in ("text", "input_text", "output_text"):
+            texts.append(str(part.get("text", "")))
+        else:
+            reads = "text only" if show is None else "text and images"
             raise BadRequest(
-                f"messages.{number}.content: this model reads text only, not {kind or 'this'}"
-                + (" (an image)" if kind in ("image_url", "input_image") else "")
+                f"messages.{number}.content: this model reads {reads}, not {kind or 'this'}"
+                + (" (an image)" if is_image else "")
             )
-        texts.append(str(part.get("text", "")))
-    return "".join(texts)
+    text = "".join(texts)
+    return text if show is None else show(text, pictures)
+
+
+def _pixels(found: Any, number: int) -> Pixels:
+    """Return the picture that a part brings along; nothing is fetched for a client."""
+    pillow: Any = import_extra("PIL.Image", "pictures", "vision")
+    url = found.get("url") if isinstance(found, Mapping) else found
+    kind, _, data = str(url).partition(";base64,")
+    try:
+        if not kind.startswith("data:image/"):
+            raise ValueError(f"it is {str(url)[:30]!r}")
+        with pillow.open(io.BytesIO(base64.b64decode(data, validate=True))) as picture:
+            return np.asarray(picture.convert("RGB"), dtype=np.uint8)
+    except (ValueError, OSError, pillow.DecompressionBombError) as error:
+        raise BadRequest(
+            f"messages.{number}.content: wanted an image as data:image/png;base64,... ({error})"
+        ) from error
 
 
 def _tool_call(call: Any, number: int) -> ToolCall:
