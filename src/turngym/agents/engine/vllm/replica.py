@@ -73,6 +73,8 @@ class Publication:
     before: NDArray[np.float32]
     """What was expected of the weights before these; of the first ones, of what servers start with.
     """
+    vision: Vision | None = None
+    """How a picture in the probe is sent."""
 
 
 def version_of(label: str, run: str) -> int | None:
@@ -267,7 +269,7 @@ class Replica:
             ReplicaError: No whole answer came.
         """
         if not new.adapters:
-            own = await self.score(new.probe, new)
+            own = await self.score(new.probe, new, new.vision)
             return _mean_gap(own, new.expected), _mean_gap(own, new.before)
         # vLLM 0.32 ends when it scores a prompt with adapters beside others that sample.
         first, count = len(new.probe) - len(new.expected) + 1, len(new.expected)
@@ -278,7 +280,14 @@ class Replica:
 
     async def _one_token(self, ids: Sequence[int], weights: Publication) -> tuple[int, float]:
         sampling = Sampling(max_new_tokens=1)
-        found = await self.generate(ids, sampling, seed=len(ids), end_ids=ids[:1], weights=weights)
+        found = await self.generate(
+            ids,
+            sampling,
+            seed=len(ids),
+            end_ids=ids[:1],
+            weights=weights,
+            vision=weights.vision,
+        )
         return found.token_ids[0], found.logprobs[0]
 
     async def describe(self) -> Facts:

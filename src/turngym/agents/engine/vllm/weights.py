@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.models import LORA_SCALE, positions, save_model_dir
 from turngym.agents.engine.vllm.replica import Publication
+from turngym.agents.templates import vision_of
 from turngym.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _KEPT = 2
 """Newest publications that stay: a server may still be reading the one before."""
+_PROBE_HW3 = (64, 96, 3)
 _PROBE_TOKENS, _BEGINNINGS = 48, 8
 _SHARED_MEMORY = Path("/dev/shm")
 _PREFIX, _LOCK = "turngym-weights-", "lock"
@@ -71,8 +73,16 @@ class Handover:
         self._base = {n: state[n] for n in self._names} if config.adapter_rank else None
         self._buffers = {name: value.clone() for name, value in model.named_buffers()}
         rng = np.random.default_rng(len(tokenizer))
-        count = min(_PROBE_TOKENS, (positions(model) or 2048) - 1)
-        self._probe = tuple(rng.integers(0, len(tokenizer), count).tolist())
+        longest = positions(model) or 2048
+        count = min(_PROBE_TOKENS, longest - 1)
+        self._vision = vision_of(tokenizer)
+        probe = rng.integers(0, len(tokenizer), count).tolist()
+        if self._vision is not None:  # weights that see are to be measured, too
+            number = self._vision.pictures.keep(rng.integers(0, 256, _PROBE_HW3, dtype=np.uint8))
+            probe, picture = self._vision.as_read(probe), self._vision.tokens(number)
+            if count + len(picture) < longest:
+                probe[count // 2 : count // 2] = picture
+        self._probe = tuple(probe)
         self._expected = self._score({n: state[n] for n in self._names}, self._probe)
         self.model_folder = self.folder / f"model-{self.run}"
         try:
@@ -138,19 +148,26 @@ class Handover:
     def _expectations(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return what servers are measured by that have ``weights``."""
         before, self._expected = self._expected, self._score(weights, self._probe)
-        return {"probe": self._probe, "expected": self._expected, "before": before}
+        return {
+            "probe": self._probe,
+            "expected": self._expected,
+            "before": before,
+            "vision": self._vision,
+        }
 
     def _score(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> NDArray[np.float32]:
         """Return what is expected of ``ids`` under ``weights``, without a copy of them."""
         device = next(iter(weights.values())).device
         state = {**{n: b.to(device) for n, b in self._buffers.items()}, **weights}
-        tokens = torch.tensor([ids], device=device)
+        inputs = {"input_ids": torch.tensor([ids], device=device)}
+        if self._vision is not None:
+            inputs = self._vision.inputs(inputs["input_ids"], self._shape.base_model)
         with torch.inference_mode():
-            found = torch.func.functional_call(self._shape, state, (tokens,))
+            found = torch.func.functional_call(self._shape, state, (), inputs)
             logprobs: Tensor = found.logits[0].float().log_softmax(-1)
             if self._base is not None:
                 return logprobs[-_BEGINNINGS:].cpu().numpy()
-            chosen: Tensor = logprobs[:-1].gather(-1, tokens[0, 1:, None])[:, 0]
+            chosen: Tensor = logprobs[:-1].gather(-1, inputs["input_ids"][0, 1:, None])[:, 0]
         return chosen.cpu().numpy()
 
     def close(self) -> None:
