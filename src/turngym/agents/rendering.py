@@ -253,7 +253,12 @@ class Renderer:
         said = [(str(one.role), self._defused(one.content)) for one in messages]
         if not self._takes_system and said and said[0][0] == "system":
             system = said.pop(0)[1]
-            user = f"{system}\n\n{said.pop(0)[1]}" if said and said[0][0] == "user" else system
+            user = said.pop(0)[1] if said and said[0][0] == "user" else ""
+            before = f"{system}\n\n" if user else system
+            if self.vision is not None:
+                user = self.vision.behind_mark(before, user)
+            else:
+                user = before + user
             said.insert(0, ("user", user))
         return rendered(self.tokenizer, said, generate=generate)
 

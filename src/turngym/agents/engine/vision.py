@@ -45,7 +45,7 @@ class Vision:
         self.processor = processor
         self.pictures = PictureFolder()
         tokenizer: PreTrainedTokenizerBase = processor.tokenizer
-        self.written, self._comes_first = written_picture(tokenizer)
+        instead_of, self.written, self._comes_first = written_picture(tokenizer)
         self._image_token = image_token_id
         # The model may sample that token, too; read as a picture's it would be one place too many.
         self._instead = int(tokenizer.eos_token_id)
@@ -53,7 +53,8 @@ class Vision:
         """Tokens of a picture by its height and width."""
         secret = secrets.token_hex(8)  # so that no page can show a picture of its choice
         self._mark = f"\ue000{secret}:{{}}\ue000"
-        self.marks = re.compile(f"\ue000{secret}:(\\d+)\ue000")
+        self._opens = re.compile(f"\ue000{secret}:\\d+\ue000")
+        self.marks = re.compile(f"{re.escape(instead_of)}\ue000{secret}:(\\d+)\ue000")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -62,6 +63,12 @@ class Vision:
         """Return ``text`` with the mark of a picture where the chat template has it."""
         mark = self._mark.format(number)
         return mark + text if self._comes_first else text + mark
+
+    def behind_mark(self, before: str, text: str) -> str:
+        """Return ``text`` with ``before`` before it, but behind a mark that it begins with."""
+        found = self._opens.match(text)
+        end = found.end() if found and self._comes_first else 0
+        return text[:end] + before + text[end:]
 
     def tokens(self, number: int) -> tuple[int, ...]:
         """Return the tokens of a picture, with those around it."""
