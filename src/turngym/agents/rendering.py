@@ -278,10 +278,7 @@ class Renderer:
     def _encode(self, text: str) -> tuple[int, ...]:
         if self.vision is None:
             return self._encode_text(text)
-        ids = list[int]()
-        for place, piece in enumerate(self.vision.marks.split(text)):  # every second is a number
-            ids += self.vision.tokens(int(piece)) if place % 2 else self._encode_text(piece)
-        return tuple(ids)
+        return self.vision.encode(text, self._encode_text)
 
     def _encode_text(self, text: str) -> tuple[int, ...]:
         backend = self._backend

@@ -1,5 +1,8 @@
 """Processors of models that see, each with its own way to read a picture, used by ``Vision``."""
 
+import asyncio
+import re
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -7,16 +10,24 @@ import pytest
 import torch
 from tokenizers import AddedToken
 from transformers import (
+    AutoConfig,
     AutoModelForImageTextToText,
+    BatchFeature,
+    Gemma3ImageProcessorPil,
+    Gemma3Processor,
     LlavaConfig,
     LlavaProcessor,
+    Qwen2VLImageProcessorPil,
     SiglipImageProcessorPil,
 )
 
+from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import IMAGE, SMALL_VISION_TEMPLATE, seeded, train_tokenizer
-from turngym.agents.engine.vision import give_vision, vision_of
+from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.vision import Vision, give_vision, vision_of
 from turngym.agents.rendering import Renderer
 from turngym.agents.templates import written_picture
+from turngym.trainers.update.forward import score
 from turngym.types import Message
 
 TEXT = {
@@ -54,6 +65,14 @@ def built(config: Any) -> Any:
     return model
 
 
+class Sizing(LlavaProcessor):
+    """Has its own size of pictures, whatever that of its image processor is."""
+
+    def __call__(self, images: Any = None, text: Any = None, **settings: Any) -> Any:
+        side = {"height": 16, "width": 16}
+        return super().__call__(images=images, text=text, size=side, **settings)
+
+
 def llava(kind: type[LlavaProcessor], side: int = 16) -> tuple[Any, Any]:
     tokenizer = tokenizer_with()
     eyes = {"model_type": "siglip_vision_model", "image_size": 16, "patch_size": 8, **EYES}
@@ -72,9 +91,164 @@ def llava(kind: type[LlavaProcessor], side: int = 16) -> tuple[Any, Any]:
     return built(config), processor
 
 
+@cache
+def sizing() -> tuple[Any, Any]:
+    """Return a model whose image processor alone would make pictures that it cannot read."""
+    return llava(Sizing, side=24)
+
+
+@cache
+def gemma() -> tuple[Any, Any]:
+    """Return a model whose pictures stand between blank lines and see themselves as a whole."""
+    named = {"image": "<soft>", "boi": "<start_of_image>", "eoi": "<end_of_image>"}
+    tokenizer = tokenizer_with("<start_of_image>", **named)
+    role = "{{ '<|' + message['role'] + '|>"
+    tokenizer.chat_template = tokenizer.chat_template.replace(f"{role}' }}}}", f"{role}\n' }}}}")
+    images = Gemma3ImageProcessorPil(size={"height": 28, "width": 28})
+    ends = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    eyes = {"model_type": "siglip_vision_model", "image_size": 28, "patch_size": 7, **EYES}
+    config = AutoConfig.for_model(
+        "gemma3",
+        text_config={**TEXT, **ends, "query_pre_attn_scalar": 16, "sliding_window": 16},
+        vision_config=eyes,
+        image_token_index=tokenizer.image_token_id,
+        mm_tokens_per_image=4,
+        boi_token_index=tokenizer.boi_token_id,
+        eoi_token_index=tokenizer.eoi_token_id,
+    )
+    return built(config), Gemma3Processor(images, tokenizer, image_seq_length=4)
+
+
+class GridProcessor:
+    """What ``Qwen2VLProcessor`` does with pictures; that one asks for torchvision."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.image_processor = Qwen2VLImageProcessorPil(
+            size={"shortest_edge": 28 * 28, "longest_edge": 28 * 28 * 8}
+        )
+
+    def __call__(self, *, images: Any, text: list[str], **settings: Any) -> Any:
+        read = self.image_processor(images, return_tensors="pt")
+        counts = iter((read["image_grid_thw"].prod(-1) // 4).tolist())
+        texts = [re.sub(re.escape(IMAGE), lambda _: IMAGE * next(counts), one) for one in text]
+        ids = self.tokenizer(texts, **settings)
+        is_seen = ids["input_ids"] == self.tokenizer.convert_tokens_to_ids(IMAGE)
+        return BatchFeature({**ids, **read, "mm_token_type_ids": is_seen.long()})
+
+
+@cache
+def grid() -> tuple[Any, Any]:
+    """Return a model that gives each place of a picture a position of its height and width."""
+    tokenizer = tokenizer_with(f"<see>{IMAGE}</see>", start="<see>", end="</see>")
+    ends = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+    config = AutoConfig.for_model(
+        "qwen2_vl",
+        text_config={**TEXT, **ends, "rope_parameters": rope},
+        vision_config={"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2},
+        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
+        vision_start_token_id=tokenizer.start_token_id,
+    )
+    return built(config), GridProcessor(tokenizer)
+
+
+MODELS = {"sizing": sizing, "gemma": gemma, "grid": grid}
+
+
+def seeing(name: str) -> tuple[Any, Any, Vision]:
+    """Return a model, its processor and how it reads pictures."""
+    model, processor = MODELS[name]()
+    give_vision(model, processor)
+    vision = vision_of(model)
+    assert vision is not None
+    return model, processor, vision
+
+
 def noise(seed: int) -> np.ndarray:
     size = SIZES[seed % len(SIZES)]
     return np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
+
+
+def asked(renderer: Renderer, pictures: list[np.ndarray]) -> tuple[list[int], str]:
+    """Return the prompts of a conversation, one after another, and the text of all of them."""
+    ids: list[int] = []
+    rows: list[dict[str, Any]] = []
+    for number, pixels in enumerate(pictures):
+        said = Message(role="user", content="what do you see")
+        shown = renderer.seen(said, pixels)
+        if number == 0:
+            ids += renderer.opening([shown])
+        else:
+            ids += [*renderer.action("go"), *renderer.continuation([shown], hit_eos=True)]
+            rows.append({"role": "assistant", "content": "go"})
+        parts = [{"type": "image"}, {"type": "text", "text": said.content}]
+        rows.append({"role": "user", "content": parts})
+    text = renderer.tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True)
+    return ids, text
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_conversation_is_read_as_the_processor_reads_its_whole_text(name: str):
+    model, processor, vision = seeing(name)
+    pictures = [noise(seed) for seed in range(3)]
+    ids, text = asked(Renderer(processor.tokenizer), pictures)
+    wanted = processor(
+        images=[pictures], text=[text], add_special_tokens=False, return_tensors="pt"
+    )
+    assert vision.as_read(ids) == wanted["input_ids"][0].tolist()
+    logprobs = model(**wanted).logits[0, :-1].log_softmax(-1)
+    true = logprobs.gather(-1, wanted["input_ids"][0, 1:, None])[:, 0].detach().numpy()
+    row = np.array(ids)
+    mask = (row >= 0) & (np.arange(row.size) > 0)
+    [alone] = score(model, [row], [mask], max_tokens=1)
+    cut = int(np.flatnonzero(row == row[row < 0][-1])[0])  # before the last picture
+    together, _ = score(model, [row, row[:cut]], [mask, mask[:cut]], max_tokens=4096)
+    for found in (alone, together):
+        np.testing.assert_allclose(found[mask], true[mask[1:]], atol=2e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_engine_goes_on_from_pictures_of_different_sizes(name: str):
+    model, processor, _ = seeing(name)
+    renderer = Renderer(processor.tokenizer)
+    engine = LocalEngine(model, processor.tokenizer, context=512)
+
+    async def talk(seeds: range) -> tuple[list[int], list[bool], list[float]]:
+        session = engine.open(seeds[0])
+        ids, mask, logprobs = list[int](), list[bool](), list[float]()
+        for turn, seed in enumerate(seeds):
+            said = renderer.seen(Message(role="user", content="and now"), noise(seed))
+            prompt = (
+                renderer.continuation([said], hit_eos=True) if turn else renderer.opening([said])
+            )
+            answer = await session.generate(prompt, Sampling(max_new_tokens=3 + seeds[0]))
+            ids += [*prompt, *answer.token_ids]
+            mask += [False] * len(prompt) + [True] * len(answer.token_ids)
+            logprobs += answer.logprobs
+        return ids, mask, logprobs
+
+    async def talks() -> Any:
+        return await asyncio.gather(*(talk(range(at, at + 2)) for at in range(3)))
+
+    for ids, mask, logprobs in asyncio.run(talks()):
+        chosen = np.array(mask)
+        [learned] = score(model, [np.array(ids)], [chosen], max_tokens=1)
+        np.testing.assert_allclose(logprobs, learned[chosen], atol=4e-6)
+
+
+def test_the_wire_has_what_shares_a_token_with_what_is_around_a_picture():
+    _, processor, vision = seeing("gemma")
+    ids, text = asked(Renderer(processor.tokenizer), [noise(0), noise(1)])
+    image = processor.tokenizer.image_token_id
+    expanded = "<start_of_image>" + "<soft>" * 4 + "<end_of_image>"
+    whole = text.replace("<start_of_image>", f"\n\n{expanded}\n\n")
+    assert vision.as_read(ids) == processor.tokenizer.encode(whole, add_special_tokens=False)
+    assert processor.tokenizer.encode("\n\n\n")[0] in ids  # of which two are the picture's
+    sent, parts = vision.on_the_wire(ids)
+    assert image not in sent
+    assert processor.tokenizer.decode(sent) == text
+    assert len(parts) == 2
 
 
 SAID = "{% for part in message['content'] %}{{ part['text'] }}{% endfor %}"

@@ -7,10 +7,14 @@ needs to know nothing of pictures, and only the forward pass looks them up.
 
 from __future__ import annotations
 
-import inspect
+import copy
 import re
 import secrets
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -28,10 +32,26 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int32] | NDArray[np.int64]
 _TYPES = ("mm_token_type_ids", "token_type_ids")
 """Names under which a forward pass asks which tokens are of a picture."""
+_OF_TEXT = (*_TYPES, "input_ids", "attention_mask")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What the processor makes of what the chat template writes for a picture of one size."""
+
+    ids: tuple[int, ...]
+    count: int
+    """How many of them stand for the picture."""
+    text: str | None
+    """Of which an encoding makes these ids; None where there is none."""
+    types: dict[str, int]
+    """Of the ids that stand for it, by the name under which a forward pass asks for them."""
 
 
 class Vision:
     """The processor of a model, and the pictures that it was shown.
+
+    Each picture is read by itself, as if it was the only one.
 
     Args:
         processor: Of the ``transformers`` library; its tokenizer has the chat template.
@@ -45,16 +65,21 @@ class Vision:
         self.processor = processor
         self.pictures = PictureFolder()
         tokenizer: PreTrainedTokenizerBase = processor.tokenizer
-        instead_of, self.written, self._comes_first = written_picture(tokenizer)
+        self._instead_of, self.written, self._comes_first = written_picture(tokenizer)
         self._image_token = image_token_id
         # The model may sample that token, too; read as a picture's it would be one place too many.
         self._instead = int(tokenizer.eos_token_id)
-        self._sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
-        """Tokens of a picture by its height and width."""
+        # Padding is a state of a tokenizer, and that of others is used while this one pads.
+        self._reader = copy.copy(processor)
+        self._reader.tokenizer = copy.deepcopy(tokenizer)
+        if self._reader.tokenizer.pad_token is None:
+            self._reader.tokenizer.pad_token = tokenizer.eos_token
+        self._reading = threading.RLock()
+        self._places: dict[tuple[int, ...], _Place] = {}
+        """By a picture's height and width."""
         secret = secrets.token_hex(8)  # so that no page can show a picture of its choice
         self._mark = f"\ue000{secret}:{{}}\ue000"
-        self._opens = re.compile(f"\ue000{secret}:\\d+\ue000")
-        self.marks = re.compile(f"{re.escape(instead_of)}\ue000{secret}:(\\d+)\ue000")
+        self._marks = re.compile(f"\ue000{secret}:(\\d+)\ue000")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -66,13 +91,37 @@ class Vision:
 
     def behind_mark(self, before: str, text: str) -> str:
         """Return ``text`` with ``before`` before it, but behind a mark that it begins with."""
-        found = self._opens.match(text)
+        found = self._marks.match(text)
         end = found.end() if found and self._comes_first else 0
         return text[:end] + before + text[end:]
 
+    def encode(self, text: str, encode: Callable[[str], Sequence[int]]) -> tuple[int, ...]:
+        """Return the ids of a text with marks of pictures.
+
+        Args:
+            text: What a chat template wrote.
+            encode: Returns the ids of a text without.
+        """
+        pieces = self._marks.split(text)  # every second is a number
+        numbers = [int(piece) for piece in pieces[1::2]]
+        for at in range(0, len(pieces) - 1, 2):
+            pieces[at] = pieces[at].removesuffix(self._instead_of)
+        found = [self._place(number) for number in numbers]
+        texts = [place.text for place in found if place.text is not None]
+        if len(texts) < len(found):  # as good as it can be: what is around is encoded by itself
+            ids = list(encode(pieces[0]))
+            for number, piece in zip(numbers, pieces[2::2], strict=True):
+                ids += [*self.tokens(number), *encode(piece)]
+            return tuple(ids)
+        pieces[1::2] = texts
+        seen = iter([-n for n, p in zip(numbers, found, strict=True) for _ in range(p.count)])
+        whole = encode("".join(pieces))
+        return tuple([next(seen) if token == self._image_token else token for token in whole])
+
     def tokens(self, number: int) -> tuple[int, ...]:
         """Return the tokens of a picture, with those around it."""
-        return tuple(-number if token == self._image_token else token for token in self._of(number))
+        ids = self._place(number).ids
+        return tuple(-number if token == self._image_token else token for token in ids)
 
     def inputs(self, ids_BT: Tensor, body: nn.Module) -> dict[str, Tensor]:
         """Return what the forward pass of ``body`` needs to read token ids with pictures in them.
@@ -86,14 +135,14 @@ class Vision:
         found = {"input_ids": torch.where(is_seen, self._image_token, plain)}
         if not bool(is_seen.any()):
             return found
-        rows = [self._numbers(row) for row in ids_BT.tolist()]
-        pictures = [[self.pictures.pixels(number) for number in row] for row in rows if row]
-        names = inspect.signature(body.forward).parameters
-        processed = self.processor.image_processor(images=pictures, return_tensors="pt")
-        found |= {
-            name: value.to(ids_BT.device) for name, value in processed.items() if name in names
-        }
-        return found | {name: is_seen.long() for name in _TYPES if name in names}
+        numbers = [number for row in ids_BT.tolist() for number in self._numbers(row)]
+        pictures = [[self.pictures.pixels(number)] for number in numbers]
+        names = signature(body.forward).parameters
+        for name, value in self._read([self.written] * len(pictures), pictures).items():
+            if name in names and name not in _OF_TEXT:
+                found[name] = value.to(ids_BT.device)
+        types = self._place(numbers[0]).types
+        return found | {k: is_seen.long() * types.get(k, 1) for k in _TYPES if k in names}
 
     def without_part(self, ids_L: Ids) -> Ids:
         """Return ids [L] that were cut at their beginning, without a picture that was cut, too."""
@@ -101,8 +150,7 @@ class Vision:
         if pictures.size == 0:
             return ids_L
         first = pictures[0]
-        places = self._of(-int(first)).count(self._image_token)
-        part = int((ids_L == first).sum()) % places
+        part = int((ids_L == first).sum()) % self._place(-int(first)).count
         return ids_L if part == 0 else ids_L[np.flatnonzero(ids_L == first)[part - 1] + 1 :]
 
     def on_the_wire(self, ids: Sequence[int]) -> tuple[list[int], list[dict[str, Any]]]:
@@ -111,7 +159,7 @@ class Vision:
         Args:
             ids: Token ids.
         """
-        written = self.processor.tokenizer.encode(self.written, add_special_tokens=False)
+        written = self._encode(self.written)
         sent: list[int] = []
         parts: list[dict[str, Any]] = []
         at = 0
@@ -121,13 +169,32 @@ class Vision:
                 at += 1
                 continue
             number = -ids[at]
-            whole = self.tokens(number)
-            before = whole.index(-number)
-            del sent[len(sent) - before :]
-            sent += written
+            whole, left = self.tokens(number), self._place(number).count
+            before, after = whole.index(-number), whole[::-1].index(-number)
+            while left:
+                left -= ids[at] == -number
+                at += 1
+            sent = self._without(sent, whole[:before], at_end=True) + written
             parts.append(_part(self.pictures.pixels(number)))
-            at += len(whole) - before
+            if after:
+                rest = self._without(ids[at:], whole[-after:], at_end=False)
+                ids, at = rest, 0
         return sent, parts
+
+    def _without(self, ids: Sequence[int], cut: Sequence[int], *, at_end: bool) -> list[int]:
+        """Return ``ids`` without those of ``cut`` at one end, or without their text."""
+        size, ids, cut = len(cut), list(ids), list(cut)
+        if size == 0 or (ids[-size:] if at_end else ids[:size]) == cut:
+            return ids[: len(ids) - size] if at_end else ids[size:]
+        decode = partial(self.processor.tokenizer.decode, skip_special_tokens=False)
+        text = decode(cut)
+        for size in range(1, min(len(ids), len(cut) + 1) + 1):  # blanks may share a token with text
+            said = decode(ids[-size:] if at_end else ids[:size])
+            if at_end and said.endswith(text):
+                return ids[:-size] + self._encode(said.removesuffix(text))
+            if not at_end and said.startswith(text):
+                return self._encode(said.removeprefix(text)) + ids[size:]
+        return ids
 
     def as_read(self, ids: Sequence[int]) -> list[int]:
         """Return ids as a server says it read them."""
@@ -140,17 +207,35 @@ class Vision:
         found, at = list[int](), 0
         while at < len(places):
             found.append(places[at])
-            at += self._of(places[at]).count(self._image_token)
+            at += self._place(places[at]).count
         return found
 
-    def _of(self, number: int) -> tuple[int, ...]:
+    def _place(self, number: int) -> _Place:
         pixels = self.pictures.pixels(number)
-        if pixels.shape not in self._sizes:
-            read = self.processor(
-                images=[pixels], text=self.written, add_special_tokens=False, return_tensors="pt"
-            )
-            self._sizes[pixels.shape] = tuple(read["input_ids"][0].tolist())
-        return self._sizes[pixels.shape]
+        if pixels.shape not in self._places:
+            read = self._read([self.written], [[pixels]])
+            ids = tuple(read["input_ids"][0].tolist())
+            first = ids.index(self._image_token)
+            types = {name: int(read[name][0, first]) for name in _TYPES if name in read}
+            text = self.processor.tokenizer.decode(ids, skip_special_tokens=False)
+            same = tuple(self._encode(text)) == ids
+            place = _Place(ids, ids.count(self._image_token), text if same else None, types)
+            self._places[pixels.shape] = place
+        return self._places[pixels.shape]
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.processor.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def _read(self, texts: list[str], pictures: list[list[Pixels]]) -> dict[str, Tensor]:
+        """Return what the processor makes of texts with pictures."""
+        from PIL import Image
+
+        settings = {"padding": True, "add_special_tokens": False, "return_tensors": "pt"}
+        images = [[Image.fromarray(pixels) for pixels in row] for row in pictures]
+        with self._reading:
+            read: dict[str, Tensor] = dict(self._reader(images=images, text=texts, **settings))
+        return {k: v.float() if v.is_floating_point() else v for k, v in read.items()}
 
 
 def _part(pixels: Pixels) -> dict[str, Any]:
@@ -163,11 +248,13 @@ def give_vision(model: PreTrainedModel, processor: Any) -> None:
     Raises:
         ConfigError: The model or its chat template has no place for a picture.
     """
-    token = getattr(model.config, "image_token_id", None)
+    token, name = getattr(model.config, "image_token_id", None), type(model).__name__
     if token is None:
-        raise ConfigError(f"images: {type(model).__name__} has no token that stands for a picture")
+        raise ConfigError(f"images: {name} has no token that stands for a picture")
     # Models of one tokenizer, a policy and its twin, look at the same pictures.
-    vision = vision_of(processor.tokenizer) or Vision(processor, int(token))
+    vision = vision_of(processor.tokenizer)
+    if vision is None:
+        vision = Vision(processor, int(token))
     for holder in (model.base_model, processor.tokenizer):
         setattr(holder, VISION, vision)
 
