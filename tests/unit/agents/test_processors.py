@@ -27,7 +27,9 @@ from turngym.agents.engine.protocol import Sampling
 from turngym.agents.engine.vision import Vision, give_vision, vision_of
 from turngym.agents.rendering import Renderer
 from turngym.agents.templates import written_picture
-from turngym.trainers.update.forward import score
+from turngym.errors import ConfigError
+from turngym.trainers.update import compute
+from turngym.trainers.update.forward import check_packing, score
 from turngym.types import Message
 
 TEXT = {
@@ -249,6 +251,40 @@ def test_the_wire_has_what_shares_a_token_with_what_is_around_a_picture():
     assert image not in sent
     assert processor.tokenizer.decode(sent) == text
     assert len(parts) == 2
+
+
+def packing(model: Any) -> None:
+    packed = compute.Compute(torch.device("cpu"), packed=True)
+    setattr(model.base_model, compute._KEPT, packed)
+    try:
+        check_packing(model)
+    finally:
+        delattr(model.base_model, compute._KEPT)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_sequences_keep_the_positions_of_their_pictures(name: str):
+    packing(seeing(name)[0])
+
+
+def test_packed_sequences_are_kept_apart_where_none_has_a_picture():
+    model, _, _ = seeing("grid")
+    ids = [np.arange(1, 7), np.arange(3, 8)]
+    masks = [np.arange(one.size) > 0 for one in ids]
+    apart = score(model, ids, masks, max_tokens=1)
+    packed = compute.Compute(torch.device("cpu"), packed=True)
+    setattr(model.base_model, compute._KEPT, packed)
+    together = score(model, ids, masks, max_tokens=64)
+    delattr(model.base_model, compute._KEPT)
+    for one, other in zip(apart, together, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-6)
+
+
+def test_packing_that_mixes_up_pictures_is_refused(monkeypatch: pytest.MonkeyPatch):
+    model, _, vision = seeing("grid")
+    monkeypatch.setattr(vision, "packed_positions", lambda inputs, own_BT, body: own_BT)
+    with pytest.raises(ConfigError, match=r"learner\.packing"):
+        packing(model)
 
 
 SAID = "{% for part in message['content'] %}{{ part['text'] }}{% endfor %}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import heapq
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -469,17 +468,14 @@ class ReplayDecoder:
     def _positions(self, inputs: dict[str, Tensor], *, goes_on: bool) -> Tensor:
         width = inputs["input_ids"].shape[1]
         positions = (self._mask.cumsum(-1) - 1).clamp(min=0)[:, -width:]
-        of_pictures = getattr(self._model.base_model, "get_rope_index", None)
-        if self._vision is None or of_pictures is None:
+        if self._vision is None:
             return positions
         if not goes_on:
-            self._shift = 0
-            if "image_grid_thw" in inputs:  # three positions a token: of time, height and width
-                names = inspect.signature(of_pictures).parameters
-                asked = {name: value for name, value in inputs.items() if name in names}
-                positions, self._shift = of_pictures(**asked, attention_mask=self._mask)
-            return positions
-        return (positions + self._shift).expand(3, *positions.shape)
+            found = self._vision.positions(inputs, self._mask, self._model.base_model)
+            positions, self._shift = (positions, 0) if found is None else found
+        elif not isinstance(self._shift, int):
+            positions = (positions + self._shift).expand(3, *positions.shape)
+        return positions
 
     def _tensor(self, rows: list[list[int]]) -> Tensor:
         return torch.tensor(rows, device=self._device)

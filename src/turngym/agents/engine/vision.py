@@ -11,7 +11,7 @@ import copy
 import re
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -143,6 +143,57 @@ class Vision:
                 found[name] = value.to(ids_BT.device)
         types = self._place(numbers[0]).types
         return found | {k: is_seen.long() * types.get(k, 1) for k in _TYPES if k in names}
+
+    def positions(
+        self, inputs: Mapping[str, Tensor], mask_BT: Tensor, body: nn.Module
+    ) -> tuple[Tensor, Tensor] | None:
+        """Return positions of time, height and width of each token, for a ``body`` that has them.
+
+        Args:
+            inputs: What ``inputs`` returned for tokens.
+            mask_BT: 1 where there is one, 0 where there is padding.
+            body: A model that sees.
+
+        Returns:
+            The positions, shape [3, B, T], and how many more than tokens they are in each row,
+            shape [B, 1]; or None where each is the place of its token.
+        """
+        of_pictures = getattr(body, "get_rope_index", None)
+        if of_pictures is None or inputs.keys() <= {*_OF_TEXT}:
+            return None
+        asked = {name: inputs[name] for name in {*inputs} & {*signature(of_pictures).parameters}}
+        found: tuple[Tensor, Tensor] = of_pictures(**asked, attention_mask=mask_BT)
+        return found
+
+    def packed_positions(
+        self, inputs: Mapping[str, Tensor], own_BT: Tensor, body: nn.Module
+    ) -> Tensor:
+        """Return the positions of sequences that lie end to end, as ``body`` wants them.
+
+        Args:
+            inputs: What ``inputs`` returned for them, as one row.
+            own_BT: Place of each token in its sequence, shape [1, T].
+            body: A model that sees.
+
+        Returns:
+            The same; or with those of time, height and width behind it, shape [4, 1, T].
+        """
+        if not hasattr(body, "get_rope_index"):
+            return own_BT
+        column = own_BT[0]
+        at = (column == 0).cumsum(0) - 1, column  # of sequences one under another
+        blank = own_BT.new_zeros(int(at[0][-1]) + 1, int(column.max()) + 1)
+        rows = {name: blank.index_put(at, inputs[name][0]) for name in {*inputs} & {*_OF_TEXT}}
+        found = self.positions({**inputs, **rows}, blank.index_put(at, column * 0 + 1), body)
+        if found is None:
+            return own_BT.expand(4, *own_BT.shape)
+        return torch.cat([own_BT[None], found[0][:, at[0], at[1]][:, None]])
+
+    def samples(self) -> list[int]:
+        """Return two pictures of noise, of different sizes."""
+        random = np.random.default_rng(0)
+        sizes = ((72, 130, 3), (104, 61, 3))
+        return [self.pictures.sample(random.integers(0, 256, size, np.uint8)) for size in sizes]
 
     def without_part(self, ids_L: Ids) -> Ids:
         """Return ids [L] that were cut at their beginning, without a picture that was cut, too."""
