@@ -21,6 +21,7 @@ from transformers import (
     SiglipImageProcessorPil,
 )
 
+from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder, make_decoder
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import IMAGE, SMALL_VISION_TEMPLATE, seeded, train_tokenizer
 from turngym.agents.engine.protocol import Sampling
@@ -73,6 +74,18 @@ class Sizing(LlavaProcessor):
     def __call__(self, images: Any = None, text: Any = None, **settings: Any) -> Any:
         side = {"height": 16, "width": 16}
         return super().__call__(images=images, text=text, size=side, **settings)
+
+
+class Numbering(LlavaProcessor):
+    """Says before each picture which of the conversation's it is."""
+
+    def __call__(self, images: Any = None, text: Any = None, **settings: Any) -> Any:
+        said = []
+        for one in text:
+            pieces = one.split(IMAGE)
+            numbered = [f"{piece}{number}{IMAGE}" for number, piece in enumerate(pieces[:-1])]
+            said.append("".join([*numbered, pieces[-1]]))
+        return super().__call__(images=images, text=said, **settings)
 
 
 def llava(kind: type[LlavaProcessor], side: int = 16) -> tuple[Any, Any]:
@@ -285,6 +298,23 @@ def test_packing_that_mixes_up_pictures_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(vision, "packed_positions", lambda inputs, own_BT, body: own_BT)
     with pytest.raises(ConfigError, match=r"learner\.packing"):
         packing(model)
+
+
+def test_a_processor_that_looks_at_the_other_pictures_is_refused():
+    with pytest.raises(ConfigError, match="makes other tokens of a conversation with 2 picture"):
+        give_vision(*llava(Numbering))
+
+
+def test_a_model_whose_layers_get_more_than_vectors_is_read_by_its_own_forward_pass():
+    model, processor = llava(LlavaProcessor)
+    give_vision(model, processor)
+    assert isinstance(make_decoder(model, context=64), CachedDecoder)
+
+    def seen_later(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        return args, {**kwargs, "visual_pos_masks": torch.ones(1)}
+
+    model.get_decoder().register_forward_pre_hook(seen_later, with_kwargs=True)
+    assert isinstance(make_decoder(model, context=64), ReplayDecoder)
 
 
 SAID = "{% for part in message['content'] %}{{ part['text'] }}{% endfor %}"

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from turngym.agents.engine.models import check_context, positions
-from turngym.agents.engine.vision import vision_of
+from turngym.agents.engine.vision import Eyes, vision_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -97,6 +97,7 @@ def _is_lean(model: PreTrainedModel) -> bool:
         and config.hidden_act == "silu"
         and getattr(rope, "rope_type", "default") in _STEADY_ROPES
         and not windowed
+        and (vision_of(model) is None or Eyes(model, model.device).see_it_all())
     )
 
 
@@ -149,7 +150,7 @@ class CachedDecoder:
         self.context = context
         self._device, self._dtype = device, dtype
         self._prefix = next(f"{n}." for n, module in model.named_modules() if module is language)
-        self._eyes = None if vision_of(model) is None else _Eyes(model, device)
+        self._eyes = None if vision_of(model) is None else Eyes(model, device)
         self._layers_n = int(config.num_hidden_layers)
         self._heads = int(config.num_attention_heads)
         self._kv_heads = int(config.num_key_value_heads)
@@ -314,45 +315,6 @@ class CachedDecoder:
                 if old.numel():
                     new[: old.shape[0], :, : old.shape[2]] = old
         self._rows_capacity, self._slots = new_rows, new_slots
-
-
-class _Seen(Exception):
-    """Carries what a language model would have read."""
-
-
-class _Eyes:
-    """A copy of the part of a model that turns pictures into what its language model reads."""
-
-    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
-        language: Any = model.get_decoder()
-        layers, language.layers = language.layers, torch.nn.ModuleList()  # which stay uncopied
-        try:
-            self._body: Any = copy.deepcopy(model.base_model).to(device).eval()
-        finally:
-            language.layers = layers
-        vision = vision_of(model)
-        assert vision is not None
-        self._vision = vision
-        self._at = f"{model.base_model_prefix}."
-        inner = next(n for n, module in model.base_model.named_modules() if module is language)
-        self._body.get_submodule(inner).register_forward_pre_hook(_stop, with_kwargs=True)
-
-    def load_weights(self, state: Mapping[str, Tensor]) -> None:
-        own = {name.removeprefix(self._at): weight for name, weight in state.items()}
-        self._body.load_state_dict(own, strict=False)
-
-    def __call__(self, ids_BT: Tensor) -> Tensor:
-        """Return the vectors of token ids, with those of the pictures among them, [B, T, H]."""
-        try:
-            self._body(**self._vision.inputs(ids_BT, self._body), use_cache=False)
-        except _Seen as seen:
-            vectors_BTH: Tensor = seen.args[0]
-            return vectors_BTH
-        raise AssertionError
-
-
-def _stop(language: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    raise _Seen(kwargs["inputs_embeds"])
 
 
 class ReplayDecoder:

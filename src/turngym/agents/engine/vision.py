@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -22,7 +23,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from turngym.agents.templates import VISION, written_picture
+from turngym.agents.templates import (
+    NEXT,
+    VISION,
+    probed,
+    rendered,
+    with_pictures,
+    written_picture,
+)
 from turngym.errors import ConfigError
 from turngym.pictures import PictureFolder, Pixels, data_url
 
@@ -189,11 +197,50 @@ class Vision:
             return own_BT.expand(4, *own_BT.shape)
         return torch.cat([own_BT[None], found[0][:, at[0], at[1]][:, None]])
 
+    def check(self, body: nn.Module) -> None:
+        """Make sure that conversations with pictures are what the processor makes of their text.
+
+        One may make something else of a picture where there are several (LLaVA-OneVision: fewer
+        tokens). Here it reads each as if it was the only one.
+
+        Raises:
+            ConfigError: They are not.
+        """
+        numbers = self.samples()
+        for shown in (numbers[:1], numbers[1:], numbers):
+            wrong = self._difference(body, shown)
+            if wrong and not (wrong == "places" and len(shown) > 1):
+                name = type(self.processor).__name__
+                raise ConfigError(
+                    f"images: {name} makes other {wrong} of a conversation with {len(shown)} "
+                    "picture(s) than of its turns one by one; set images=false"
+                )
+
     def samples(self) -> list[int]:
         """Return two pictures of noise, of different sizes."""
         random = np.random.default_rng(0)
         sizes = ((72, 130, 3), (104, 61, 3))
         return [self.pictures.sample(random.integers(0, 256, size, np.uint8)) for size in sizes]
+
+    def _difference(self, body: nn.Module, numbers: Sequence[int]) -> str:
+        """Return what is not as the processor has it for a conversation with pictures."""
+        tokenizer = self.processor.tokenizer
+        said = probed([self.shown(NEXT, number) for number in numbers])
+        ids = self.encode(rendered(tokenizer, said, generate=True), self._encode)
+        whole = with_pictures(tokenizer, len(numbers), comes_first=self._comes_first)
+        wanted = self._read([whole], [[*map(self.pictures.pixels, numbers)]])
+        found = self.inputs(torch.tensor([ids]), body)
+        read = [inputs["input_ids"][0].tolist() for inputs in (wanted, found)]
+        if read[0] != read[1]:
+            without_counts = [[token for token, _ in groupby(one)] for one in read]
+            return "places" if without_counts[0] == without_counts[1] else "tokens"
+        names = signature(body.forward).parameters
+        for name in {*wanted} & {*names} - {"attention_mask"}:
+            value = wanted[name]
+            ours = found.get(name, value[:0])
+            if not torch.equal(ours[ours != 0].to(value), value[value != 0]):  # but for padding
+                return name
+        return ""
 
     def without_part(self, ids_L: Ids) -> Ids:
         """Return ids [L] that were cut at their beginning, without a picture that was cut, too."""
@@ -266,6 +313,9 @@ class Vision:
         if pixels.shape not in self._places:
             read = self._read([self.written], [[pixels]])
             ids = tuple(read["input_ids"][0].tolist())
+            if self._image_token not in ids:
+                name = type(self.processor).__name__
+                raise ConfigError(f"images: {name} has no place for a picture in its tokens")
             first = ids.index(self._image_token)
             types = {name: int(read[name][0, first]) for name in _TYPES if name in read}
             text = self.processor.tokenizer.decode(ids, skip_special_tokens=False)
@@ -302,10 +352,13 @@ def give_vision(model: PreTrainedModel, processor: Any) -> None:
     token, name = getattr(model.config, "image_token_id", None), type(model).__name__
     if token is None:
         raise ConfigError(f"images: {name} has no token that stands for a picture")
+    if model.base_model is model:
+        raise ConfigError(f"images: {name} has no part that reads apart from its head")
     # Models of one tokenizer, a policy and its twin, look at the same pictures.
     vision = vision_of(processor.tokenizer)
     if vision is None:
         vision = Vision(processor, int(token))
+        vision.check(model.base_model)
     for holder in (model.base_model, processor.tokenizer):
         setattr(holder, VISION, vision)
 
@@ -314,3 +367,58 @@ def vision_of(holder: Any) -> Vision | None:
     """Return how a model, a body or a tokenizer reads pictures; None where it sees none."""
     found: Vision | None = getattr(getattr(holder, "base_model", holder), VISION, None)
     return found
+
+
+class _Seen(Exception):
+    """Carries what a language model would have read."""
+
+
+class Eyes:
+    """A copy of the part of a model that turns pictures into what its language model reads."""
+
+    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
+        language: Any = model.get_decoder()
+        layers, language.layers = language.layers, torch.nn.ModuleList()  # which stay uncopied
+        try:
+            self._body: Any = copy.deepcopy(model.base_model).to(device).eval()
+        finally:
+            language.layers = layers
+        vision = vision_of(model)
+        assert vision is not None
+        self._vision = vision
+        self._at = f"{model.base_model_prefix}."
+        inner = next(n for n, module in model.base_model.named_modules() if module is language)
+        self._body.get_submodule(inner).register_forward_pre_hook(_stop, with_kwargs=True)
+
+    def load_weights(self, state: Mapping[str, Tensor]) -> None:
+        """Copy new weights out of a state dict of the model."""
+        own = {name.removeprefix(self._at): weight for name, weight in state.items()}
+        self._body.load_state_dict(own, strict=False)
+
+    def __call__(self, ids_BT: Tensor) -> Tensor:
+        """Return the vectors of token ids, with those of the pictures among them, [B, T, H]."""
+        vectors_BTH: Tensor = self._read(ids_BT)["inputs_embeds"]
+        return vectors_BTH
+
+    def see_it_all(self) -> bool:
+        """Return whether vectors are all that the language model gets of a picture.
+
+        Some add to its later layers what was seen, or let the places of a picture see each other.
+        """
+        picture = self._vision.tokens(self._vision.samples()[0])
+        with torch.inference_mode():
+            read = self._read(torch.tensor([picture], device=self._body.device))
+        others = [value for name, value in read.items() if name != "inputs_embeds"]
+        return not any(isinstance(value, (Tensor, Mapping)) for value in others)
+
+    def _read(self, ids_BT: Tensor) -> Mapping[str, Any]:
+        try:
+            self._body(**self._vision.inputs(ids_BT, self._body), use_cache=False)
+        except _Seen as seen:
+            arguments: Mapping[str, Any] = seen.args[0]
+            return arguments
+        raise AssertionError
+
+
+def _stop(language: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    raise _Seen(kwargs)
