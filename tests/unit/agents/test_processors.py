@@ -317,6 +317,42 @@ def test_a_model_whose_layers_get_more_than_vectors_is_read_by_its_own_forward_p
     assert isinstance(make_decoder(model, context=64), ReplayDecoder)
 
 
+class Marking(GridProcessor):
+    """Marks the tokens around a picture, too, under another name."""
+
+    def __call__(self, **settings: Any) -> Any:
+        read = super().__call__(**settings)
+        named = [self.tokenizer.convert_tokens_to_ids(one) for one in ("<see>", IMAGE, "</see>")]
+        marked = torch.isin(read["input_ids"], torch.tensor(named)).long()
+        return BatchFeature({**read, "layer_token_type_ids": marked * 2})
+
+
+def test_tokens_around_a_picture_have_the_type_that_the_processor_gives_them():
+    class Body(torch.nn.Module):
+        def forward(
+            self,
+            input_ids: Any,
+            pixel_values: Any,
+            mm_token_type_ids: Any,
+            layer_token_type_ids: Any,
+        ) -> None: ...
+
+    model, processor = grid()
+    vision = Vision(Marking(processor.tokenizer), model.config.image_token_id)
+    picture = vision.tokens(vision.pictures.keep(noise(0)))
+    found = vision.inputs(torch.tensor([[5, *picture, 6], [*picture, 6, 7]]), Body())
+    assert found.keys() == {
+        "input_ids", "pixel_values", "mm_token_type_ids", "layer_token_type_ids"
+    }  # fmt: skip
+    places = len(picture) - 2
+    assert found["mm_token_type_ids"].tolist() == [
+        [0, 0, *[1] * places, 0, 0], [0, *[1] * places, 0, 0, 0]
+    ]  # fmt: skip
+    assert found["layer_token_type_ids"].tolist() == [
+        [0, *[2] * len(picture), 0], [*[2] * len(picture), 0, 0]
+    ]  # fmt: skip
+
+
 SAID = "{% for part in message['content'] %}{{ part['text'] }}{% endfor %}"
 PLAIN = (
     "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}"

@@ -343,6 +343,8 @@ class ReplayDecoder:
         self._mask: Tensor
         self._shift: Tensor | int = 0
         """Of a model to which a picture takes up fewer positions than tokens, by row, [R, 1]."""
+        self._axes = 3
+        """Positions that such a model has for each token."""
         self._cache: Any = None
         self._cached: list[tuple[int, int]] = []
 
@@ -435,8 +437,9 @@ class ReplayDecoder:
         if not goes_on:
             found = self._vision.positions(inputs, self._mask, self._model.base_model)
             positions, self._shift = (positions, 0) if found is None else found
+            self._axes = len(positions)
         elif not isinstance(self._shift, int):
-            positions = (positions + self._shift).expand(3, *positions.shape)
+            positions = (positions + self._shift).expand(self._axes, *positions.shape)
         return positions
 
     def _tensor(self, rows: list[list[int]]) -> Tensor:

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
-_TYPES = ("mm_token_type_ids", "token_type_ids")
-"""Names under which a forward pass asks which tokens are of a picture."""
-_OF_TEXT = (*_TYPES, "input_ids", "attention_mask")
+_TYPES = "token_type_ids"
+"""How the names end under which a forward pass asks which tokens are of a picture."""
+_PLAIN = frozenset({"input_ids", "attention_mask"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class _Place:
     """How many of them stand for the picture."""
     text: str | None
     """Of which an encoding makes these ids; None where there is none."""
-    types: dict[str, int]
-    """Of the ids that stand for it, by the name under which a forward pass asks for them."""
+    types: dict[str, dict[int, int]]
+    """By the name under which a forward pass asks for them, of ids that are not of text."""
 
 
 class Vision:
@@ -146,11 +146,15 @@ class Vision:
         numbers = [number for row in ids_BT.tolist() for number in self._numbers(row)]
         pictures = [[self.pictures.pixels(number)] for number in numbers]
         names = signature(body.forward).parameters
-        for name, value in self._read([self.written] * len(pictures), pictures).items():
-            if name in names and name not in _OF_TEXT:
-                found[name] = value.to(ids_BT.device)
         types = self._place(numbers[0]).types
-        return found | {k: is_seen.long() * types.get(k, 1) for k in _TYPES if k in names}
+        read = self._read([self.written] * len(pictures), pictures)
+        for name in {*read} & {*names} - _PLAIN:
+            found[name] = read[name].to(ids_BT.device)
+        for name in (name for name in names if name.endswith(_TYPES)):
+            found[name] = torch.zeros_like(ids_BT)
+            for token, kind in types.get(name, {self._image_token: 1}).items():
+                found[name][found["input_ids"] == token] = kind
+        return found
 
     def positions(
         self, inputs: Mapping[str, Tensor], mask_BT: Tensor, body: nn.Module
@@ -167,7 +171,7 @@ class Vision:
             shape [B, 1]; or None where each is the place of its token.
         """
         of_pictures = getattr(body, "get_rope_index", None)
-        if of_pictures is None or inputs.keys() <= {*_OF_TEXT}:
+        if of_pictures is None or inputs.keys() <= _PLAIN:
             return None
         asked = {name: inputs[name] for name in {*inputs} & {*signature(of_pictures).parameters}}
         found: tuple[Tensor, Tensor] = of_pictures(**asked, attention_mask=mask_BT)
@@ -191,7 +195,8 @@ class Vision:
         column = own_BT[0]
         at = (column == 0).cumsum(0) - 1, column  # of sequences one under another
         blank = own_BT.new_zeros(int(at[0][-1]) + 1, int(column.max()) + 1)
-        rows = {name: blank.index_put(at, inputs[name][0]) for name in {*inputs} & {*_OF_TEXT}}
+        of_text = [name for name in inputs if name in _PLAIN or name.endswith(_TYPES)]
+        rows = {name: blank.index_put(at, inputs[name][0]) for name in of_text}
         found = self.positions({**inputs, **rows}, blank.index_put(at, column * 0 + 1), body)
         if found is None:
             return own_BT.expand(4, *own_BT.shape)
@@ -235,7 +240,7 @@ class Vision:
             without_counts = [[token for token, _ in groupby(one)] for one in read]
             return "places" if without_counts[0] == without_counts[1] else "tokens"
         names = signature(body.forward).parameters
-        for name in {*wanted} & {*names} - {"attention_mask"}:
+        for name in {*wanted} & {*names} - _PLAIN:
             value = wanted[name]
             ours = found.get(name, value[:0])
             if not torch.equal(ours[ours != 0].to(value), value[value != 0]):  # but for padding
@@ -316,8 +321,13 @@ class Vision:
             if self._image_token not in ids:
                 name = type(self.processor).__name__
                 raise ConfigError(f"images: {name} has no place for a picture in its tokens")
-            first = ids.index(self._image_token)
-            types = {name: int(read[name][0, first]) for name in _TYPES if name in read}
+            types = {
+                name: {
+                    token: kind for token, kind in zip(ids, value[0].tolist(), strict=True) if kind
+                }
+                for name, value in read.items()
+                if name.endswith(_TYPES)
+            }
             text = self.processor.tokenizer.decode(ids, skip_special_tokens=False)
             same = tuple(self._encode(text)) == ids
             place = _Place(ids, ids.count(self._image_token), text if same else None, types)
