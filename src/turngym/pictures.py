@@ -127,6 +127,18 @@ class PictureFolder:
             self._remember(number, pixels)
         return number
 
+    def sample(self, pixels_HW3: Pixels) -> int:
+        """Return a number for a picture that is looked at right away, and has no file.
+
+        Args:
+            pixels_HW3: uint8, shape [H, W, 3].
+        """
+        digest = hashlib.sha256(pixels_HW3.tobytes()).digest()
+        number = int.from_bytes(digest[:4], "big") % (_NUMBERS - 1) + 1
+        with self._lock:
+            self._remember(number, pixels_HW3)
+        return number
+
     def _kept(self, pixels: Pixels, digest: bytes) -> int:
         number = int.from_bytes(digest[:4], "big") % (_NUMBERS - 1) + 1
         content = png(pixels)

@@ -252,7 +252,12 @@ class Renderer:
         said = [(str(one.role), self._defused(one.content)) for one in messages]
         if not self._takes_system and said and said[0][0] == "system":
             system = said.pop(0)[1]
-            user = f"{system}\n\n{said.pop(0)[1]}" if said and said[0][0] == "user" else system
+            user = said.pop(0)[1] if said and said[0][0] == "user" else ""
+            before = f"{system}\n\n" if user else system
+            if self.vision is not None:
+                user = self.vision.behind_mark(before, user)
+            else:
+                user = before + user
             said.insert(0, ("user", user))
         return rendered(self.tokenizer, said, generate=generate)
 
@@ -272,10 +277,7 @@ class Renderer:
     def _encode(self, text: str) -> tuple[int, ...]:
         if self.vision is None:
             return self._encode_text(text)
-        ids = list[int]()
-        for place, piece in enumerate(self.vision.marks.split(text)):  # every second is a number
-            ids += self.vision.tokens(int(piece)) if place % 2 else self._encode_text(piece)
-        return tuple(ids)
+        return self.vision.encode(text, self._encode_text)
 
     def _encode_text(self, text: str) -> tuple[int, ...]:
         backend = self._backend

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,30 +121,58 @@ def vision_of(holder: Any) -> Vision | None:
     return found
 
 
-def written_picture(tokenizer: PreTrainedTokenizerBase) -> tuple[str, bool]:
-    """Return what the chat template writes for a picture, and whether it stands before the text.
+def written_picture(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str, bool]:
+    """Return how the chat template changes what is around a message's text for its picture.
+
+    Returns:
+        Blanks that are no longer there right before the text, what is there instead, and True; or
+        nothing, what is there right behind the text, and False.
 
     Raises:
-        ConfigError: It writes none, or not as one piece right before or behind a message's text.
+        ConfigError: It writes nothing for a picture, or changes more than that.
     """
     from jinja2 import TemplateError
 
-    asked = [("user", QUESTION), ("assistant", ANSWER), ("user", NEXT)]
-    plain = rendered(tokenizer, asked, generate=True)
-    content = str if _takes_text(tokenizer) else _parts
+    plain = rendered(tokenizer, probed([NEXT]), generate=True)
+    before, _, behind = plain.partition(NEXT)
     for comes_first in (True, False):
-        parts = _parts(NEXT, "image") if comes_first else [*_parts(NEXT), {"type": "image"}]
-        rows = [{"role": role, "content": content(text)} for role, text in asked[:2]]
         with suppress(TemplateError, TypeError):
-            shown = _applied(tokenizer, [*rows, {"role": "user", "content": parts}], generate=True)
-            at = plain.index(NEXT) + (0 if comes_first else len(NEXT))
-            written = shown[at : len(shown) - len(plain) + at]
-            if written and shown == plain[:at] + written + plain[at:]:
-                return written, comes_first
+            shown = with_pictures(tokenizer, 1, comes_first=comes_first)
+            its_before, _, its_behind = shown.partition(NEXT)
+            same = len(commonprefix((before, its_before)))  # noqa: RUF071  # no paths
+            gone, written = before[same:], its_before[same:]
+            if comes_first and written and its_behind == behind and not gone.strip():
+                return gone, written, True
+            written = its_behind.removesuffix(behind)
+            if written and its_before == before and its_behind == written + behind:
+                return "", written, False
     raise ConfigError(
         f"chat template of {tokenizer.name_or_path!r} has no place for a picture beside a "
         "message's text; set chat_template to a file with one that has, or images=false"
     )
+
+
+def probed(said: Sequence[str]) -> list[tuple[str, str]]:
+    """Return a conversation in which a user says ``said`` after a first question."""
+    turns = [[("assistant", ANSWER), ("user", text)] for text in said]
+    return [("user", QUESTION), *chain.from_iterable(turns)]
+
+
+def with_pictures(tokenizer: PreTrainedTokenizerBase, pictures: int, *, comes_first: bool) -> str:
+    """Return the text of a probe whose later questions have a picture each.
+
+    Args:
+        tokenizer: With a chat template.
+        pictures: How many.
+        comes_first: The picture comes before the text.
+    """
+    content = str if _takes_text(tokenizer) else _parts
+    parts = _parts(NEXT, "image") if comes_first else [*_parts(NEXT), {"type": "image"}]
+    rows = [
+        {"role": role, "content": parts if text == NEXT else content(text)}
+        for role, text in probed([NEXT] * pictures)
+    ]
+    return _applied(tokenizer, rows, generate=True)
 
 
 def end_token(tokenizer: PreTrainedTokenizerBase) -> str | None:

@@ -212,18 +212,13 @@ def test_templates_that_want_parts_get_them():
     renderer = Renderer(with_template(PARTS))
     text = renderer._text([Message(role="user", content="go north")], generate=True)
     assert text == "<|user|>go north<|end|><|assistant|>"
-    assert written_picture(renderer.tokenizer) == ("<img>\n", True)
+    assert written_picture(renderer.tokenizer) == ("", "<img>\n", True)
 
 
-@pytest.mark.parametrize(
-    ("before", "written"),
-    [("{% if m['content'][0]['type'] != 'image' %} {% endif %}", ("<img>\n", False))],
-)
-def test_a_picture_stands_behind_the_text_where_it_changes_what_is_before(
-    before: str, written: tuple[str, bool]
-):
-    template = PARTS.replace("{% for part", f"{before}{{% for part")
-    assert written_picture(with_template(template)) == written
+def test_a_picture_stands_behind_the_text_where_it_changes_what_is_at_the_beginning():
+    before = "{% if m['content'][0]['type'] != 'image' %}<|start|>{% endif %}"
+    template = PARTS.replace("<|{{ m['role'] }}|>", before + "<|{{ m['role'] }}|>")
+    assert written_picture(with_template(template)) == ("", "<img>\n", False)
 
 
 @pytest.mark.parametrize(

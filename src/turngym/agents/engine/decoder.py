@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import heapq
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from turngym.agents.engine.models import check_context, positions
+from turngym.agents.engine.vision import Eyes
 from turngym.agents.templates import vision_of
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def _is_lean(model: PreTrainedModel) -> bool:
         and config.hidden_act == "silu"
         and getattr(rope, "rope_type", "default") in _STEADY_ROPES
         and not windowed
+        and (vision_of(model) is None or Eyes(model, model.device).see_it_all())
     )
 
 
@@ -150,7 +151,7 @@ class CachedDecoder:
         self.context = context
         self._device, self._dtype = device, dtype
         self._prefix = next(f"{n}." for n, module in model.named_modules() if module is language)
-        self._eyes = None if vision_of(model) is None else _Eyes(model, device)
+        self._eyes = None if vision_of(model) is None else Eyes(model, device)
         self._layers_n = int(config.num_hidden_layers)
         self._heads = int(config.num_attention_heads)
         self._kv_heads = int(config.num_key_value_heads)
@@ -317,45 +318,6 @@ class CachedDecoder:
         self._rows_capacity, self._slots = new_rows, new_slots
 
 
-class _Seen(Exception):
-    """Carries what a language model would have read."""
-
-
-class _Eyes:
-    """A copy of the part of a model that turns pictures into what its language model reads."""
-
-    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
-        language: Any = model.get_decoder()
-        layers, language.layers = language.layers, torch.nn.ModuleList()  # which stay uncopied
-        try:
-            self._body: Any = copy.deepcopy(model.base_model).to(device).eval()
-        finally:
-            language.layers = layers
-        vision = vision_of(model)
-        assert vision is not None
-        self._vision = vision
-        self._at = f"{model.base_model_prefix}."
-        inner = next(n for n, module in model.base_model.named_modules() if module is language)
-        self._body.get_submodule(inner).register_forward_pre_hook(_stop, with_kwargs=True)
-
-    def load_weights(self, state: Mapping[str, Tensor]) -> None:
-        own = {name.removeprefix(self._at): weight for name, weight in state.items()}
-        self._body.load_state_dict(own, strict=False)
-
-    def __call__(self, ids_BT: Tensor) -> Tensor:
-        """Return the vectors of token ids, with those of the pictures among them, [B, T, H]."""
-        try:
-            self._body(**self._vision.inputs(ids_BT, self._body), use_cache=False)
-        except _Seen as seen:
-            vectors_BTH: Tensor = seen.args[0]
-            return vectors_BTH
-        raise AssertionError
-
-
-def _stop(language: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    raise _Seen(kwargs["inputs_embeds"])
-
-
 class ReplayDecoder:
     """Any causal model of ``transformers``; rows that cannot be continued are read again.
 
@@ -382,6 +344,8 @@ class ReplayDecoder:
         self._mask: Tensor
         self._shift: Tensor | int = 0
         """What is added to the place of a token for pictures that count fewer places, [R, 1]."""
+        self._axes = 3
+        """Positions that such a model has for each token."""
         self._cache: Any = None
         self._cached: list[tuple[int, int]] = []
 
@@ -469,17 +433,15 @@ class ReplayDecoder:
     def _positions(self, inputs: dict[str, Tensor], *, goes_on: bool) -> Tensor:
         width = inputs["input_ids"].shape[1]
         positions = (self._mask.cumsum(-1) - 1).clamp(min=0)[:, -width:]
-        of_pictures = getattr(self._model.base_model, "get_rope_index", None)
-        if self._vision is None or of_pictures is None:
+        if self._vision is None:
             return positions
         if not goes_on:
-            self._shift = 0
-            if "image_grid_thw" in inputs:  # three positions a token: of time, height and width
-                names = inspect.signature(of_pictures).parameters
-                asked = {name: value for name, value in inputs.items() if name in names}
-                positions, self._shift = of_pictures(**asked, attention_mask=self._mask)
-            return positions
-        return (positions + self._shift).expand(3, *positions.shape)
+            found = self._vision.positions(inputs, self._mask, self._model.base_model)
+            positions, self._shift = (positions, 0) if found is None else found
+            self._axes = len(positions)
+        elif not isinstance(self._shift, int):
+            positions = (positions + self._shift).expand(self._axes, *positions.shape)
+        return positions
 
     def _tensor(self, rows: list[list[int]]) -> Tensor:
         return torch.tensor(rows, device=self._device)

@@ -7,10 +7,15 @@ needs to know nothing of pictures, and only the forward pass looks them up.
 
 from __future__ import annotations
 
-import inspect
+import copy
 import re
 import secrets
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -18,7 +23,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from turngym.agents.templates import VISION, vision_of, written_picture
+from turngym.agents.templates import (
+    NEXT,
+    VISION,
+    probed,
+    rendered,
+    vision_of,
+    with_pictures,
+    written_picture,
+)
 from turngym.errors import ConfigError
 from turngym.pictures import PictureFolder, Pixels, data_url
 
@@ -26,12 +39,28 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
-_TYPES = ("mm_token_type_ids", "token_type_ids")
-"""Names under which a forward pass asks which tokens are of a picture."""
+_TYPES = "token_type_ids"
+"""How the names end under which a forward pass asks which tokens are of a picture."""
+_PLAIN = frozenset({"input_ids", "attention_mask"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What the processor makes of what the chat template writes for a picture of one size."""
+
+    ids: tuple[int, ...]
+    count: int
+    """How many of them stand for the picture."""
+    text: str | None
+    """Of which an encoding makes these ids; None where there is none."""
+    types: dict[str, dict[int, int]]
+    """By the name under which a forward pass asks for them, of ids that are not of text."""
 
 
 class Vision:
     """The processor of a model, and the pictures that it was shown.
+
+    Each picture is read by itself, as if it was the only one.
 
     Args:
         processor: Of the ``transformers`` library; its tokenizer has the chat template.
@@ -45,15 +74,21 @@ class Vision:
         self.processor = processor
         self.pictures = PictureFolder()
         tokenizer: PreTrainedTokenizerBase = processor.tokenizer
-        self.written, self._comes_first = written_picture(tokenizer)
+        self._instead_of, self.written, self._comes_first = written_picture(tokenizer)
         self._image_token = image_token_id
         # The model may sample that token, too; read as a picture's it would be one place too many.
         self._instead = int(tokenizer.eos_token_id)
-        self._sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
-        """Tokens of a picture by its height and width."""
+        # Padding is a state of a tokenizer, and that of others is used while this one pads.
+        self._reader = copy.copy(processor)
+        self._reader.tokenizer = copy.deepcopy(tokenizer)
+        if self._reader.tokenizer.pad_token is None:
+            self._reader.tokenizer.pad_token = tokenizer.eos_token
+        self._reading = threading.RLock()
+        self._places: dict[tuple[int, ...], _Place] = {}
+        """By a picture's height and width."""
         secret = secrets.token_hex(8)  # so that no page can show a picture of its choice
         self._mark = f"\ue000{secret}:{{}}\ue000"
-        self.marks = re.compile(f"\ue000{secret}:(\\d+)\ue000")
+        self._marks = re.compile(f"\ue000{secret}:(\\d+)\ue000")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -63,9 +98,39 @@ class Vision:
         marks = "".join(map(self._mark.format, numbers))
         return marks + text if self._comes_first else text + marks
 
+    def behind_mark(self, before: str, text: str) -> str:
+        """Return ``text`` with ``before`` before it, but behind a mark that it begins with."""
+        found = self._marks.match(text)
+        end = found.end() if found and self._comes_first else 0
+        return text[:end] + before + text[end:]
+
+    def encode(self, text: str, encode: Callable[[str], Sequence[int]]) -> tuple[int, ...]:
+        """Return the ids of a text with marks of pictures.
+
+        Args:
+            text: What a chat template wrote.
+            encode: Returns the ids of a text without.
+        """
+        pieces = self._marks.split(text)  # every second is a number
+        numbers = [int(piece) for piece in pieces[1::2]]
+        for at in range(0, len(pieces) - 1, 2):
+            pieces[at] = pieces[at].removesuffix(self._instead_of)
+        found = [self._place(number) for number in numbers]
+        texts = [place.text for place in found if place.text is not None]
+        if len(texts) < len(found):  # as good as it can be: what is around is encoded by itself
+            ids = list(encode(pieces[0]))
+            for number, piece in zip(numbers, pieces[2::2], strict=True):
+                ids += [*self.tokens(number), *encode(piece)]
+            return tuple(ids)
+        pieces[1::2] = texts
+        seen = iter([-n for n, p in zip(numbers, found, strict=True) for _ in range(p.count)])
+        whole = encode("".join(pieces))
+        return tuple([next(seen) if token == self._image_token else token for token in whole])
+
     def tokens(self, number: int) -> tuple[int, ...]:
         """Return the tokens of a picture, with those around it."""
-        return tuple(-number if token == self._image_token else token for token in self._of(number))
+        ids = self._place(number).ids
+        return tuple(-number if token == self._image_token else token for token in ids)
 
     def inputs(self, ids_BT: Tensor, body: nn.Module) -> dict[str, Tensor]:
         """Return what the forward pass of ``body`` needs to read token ids with pictures in them.
@@ -79,14 +144,109 @@ class Vision:
         found = {"input_ids": torch.where(is_seen, self._image_token, plain)}
         if not bool(is_seen.any()):
             return found
-        rows = [self._numbers(row) for row in ids_BT.tolist()]
-        pictures = [[self.pictures.pixels(number) for number in row] for row in rows if row]
-        names = inspect.signature(body.forward).parameters
-        processed = self.processor.image_processor(images=pictures, return_tensors="pt")
-        found |= {
-            name: value.to(ids_BT.device) for name, value in processed.items() if name in names
-        }
-        return found | {name: is_seen.long() for name in _TYPES if name in names}
+        numbers = [number for row in ids_BT.tolist() for number in self._numbers(row)]
+        pictures = [[self.pictures.pixels(number)] for number in numbers]
+        names = signature(body.forward).parameters
+        types = self._place(numbers[0]).types
+        read = self._read([self.written] * len(pictures), pictures)
+        for name in {*read} & {*names} - _PLAIN:
+            found[name] = read[name].to(ids_BT.device)
+        for name in (name for name in names if name.endswith(_TYPES)):
+            found[name] = torch.zeros_like(ids_BT)
+            for token, kind in types.get(name, {self._image_token: 1}).items():
+                found[name][found["input_ids"] == token] = kind
+        return found
+
+    def positions(
+        self, inputs: Mapping[str, Tensor], mask_BT: Tensor, body: nn.Module
+    ) -> tuple[Tensor, Tensor] | None:
+        """Return positions of time, height and width of each token, for a ``body`` that has them.
+
+        Args:
+            inputs: What ``inputs`` returned for tokens.
+            mask_BT: 1 where there is one, 0 where there is padding.
+            body: A model that sees.
+
+        Returns:
+            The positions, shape [3, B, T], and how many more than tokens they are in each row,
+            shape [B, 1]; or None where each is the place of its token.
+        """
+        of_pictures = getattr(body, "get_rope_index", None)
+        if of_pictures is None or inputs.keys() <= _PLAIN:
+            return None
+        asked = {name: inputs[name] for name in {*inputs} & {*signature(of_pictures).parameters}}
+        found: tuple[Tensor, Tensor] = of_pictures(**asked, attention_mask=mask_BT)
+        return found
+
+    def packed_positions(
+        self, inputs: Mapping[str, Tensor], own_BT: Tensor, body: nn.Module
+    ) -> Tensor:
+        """Return the positions of sequences that lie end to end, as ``body`` wants them.
+
+        Args:
+            inputs: What ``inputs`` returned for them, as one row.
+            own_BT: Place of each token in its sequence, shape [1, T].
+            body: A model that sees.
+
+        Returns:
+            The same; or with those of time, height and width behind it, shape [4, 1, T].
+        """
+        if not hasattr(body, "get_rope_index"):
+            return own_BT
+        column = own_BT[0]
+        at = (column == 0).cumsum(0) - 1, column  # of sequences one under another
+        blank = own_BT.new_zeros(int(at[0][-1]) + 1, int(column.max()) + 1)
+        of_text = [name for name in inputs if name in _PLAIN or name.endswith(_TYPES)]
+        rows = {name: blank.index_put(at, inputs[name][0]) for name in of_text}
+        found = self.positions({**inputs, **rows}, blank.index_put(at, column * 0 + 1), body)
+        if found is None:
+            return own_BT.expand(4, *own_BT.shape)
+        return torch.cat([own_BT[None], found[0][:, at[0], at[1]][:, None]])
+
+    def check(self, body: nn.Module) -> None:
+        """Make sure that conversations with pictures are what the processor makes of their text.
+
+        One may make something else of a picture where there are several (LLaVA-OneVision: fewer
+        tokens). Here it reads each as if it was the only one.
+
+        Raises:
+            ConfigError: They are not.
+        """
+        numbers = self.samples()
+        for shown in (numbers[:1], numbers[1:], numbers):
+            wrong = self._difference(body, shown)
+            if wrong and not (wrong == "places" and len(shown) > 1):
+                name = type(self.processor).__name__
+                raise ConfigError(
+                    f"images: {name} makes other {wrong} of a conversation with {len(shown)} "
+                    "picture(s) than of its turns one by one; set images=false"
+                )
+
+    def samples(self) -> list[int]:
+        """Return two pictures of noise, of different sizes."""
+        random = np.random.default_rng(0)
+        sizes = ((72, 130, 3), (104, 61, 3))
+        return [self.pictures.sample(random.integers(0, 256, size, np.uint8)) for size in sizes]
+
+    def _difference(self, body: nn.Module, numbers: Sequence[int]) -> str:
+        """Return what is not as the processor has it for a conversation with pictures."""
+        tokenizer = self.processor.tokenizer
+        said = probed([self.shown(NEXT, number) for number in numbers])
+        ids = self.encode(rendered(tokenizer, said, generate=True), self._encode)
+        whole = with_pictures(tokenizer, len(numbers), comes_first=self._comes_first)
+        wanted = self._read([whole], [[*map(self.pictures.pixels, numbers)]])
+        found = self.inputs(torch.tensor([ids]), body)
+        read = [inputs["input_ids"][0].tolist() for inputs in (wanted, found)]
+        if read[0] != read[1]:
+            without_counts = [[token for token, _ in groupby(one)] for one in read]
+            return "places" if without_counts[0] == without_counts[1] else "tokens"
+        names = signature(body.forward).parameters
+        for name in {*wanted} & {*names} - _PLAIN:
+            value = wanted[name]
+            ours = found.get(name, value[:0])
+            if not torch.equal(ours[ours != 0].to(value), value[value != 0]):  # but for padding
+                return name
+        return ""
 
     def without_part(self, ids_L: Ids) -> Ids:
         """Return ids [L] that were cut at their beginning, without a picture that was cut, too."""
@@ -94,8 +254,7 @@ class Vision:
         if pictures.size == 0:
             return ids_L
         first = pictures[0]
-        places = self._of(-int(first)).count(self._image_token)
-        part = int((ids_L == first).sum()) % places
+        part = int((ids_L == first).sum()) % self._place(-int(first)).count
         return ids_L if part == 0 else ids_L[np.flatnonzero(ids_L == first)[part - 1] + 1 :]
 
     def on_the_wire(self, ids: Sequence[int]) -> tuple[list[int], list[dict[str, Any]]]:
@@ -104,7 +263,7 @@ class Vision:
         Args:
             ids: Token ids.
         """
-        written = self.processor.tokenizer.encode(self.written, add_special_tokens=False)
+        written = self._encode(self.written)
         sent: list[int] = []
         parts: list[dict[str, Any]] = []
         at = 0
@@ -114,13 +273,32 @@ class Vision:
                 at += 1
                 continue
             number = -ids[at]
-            whole = self.tokens(number)
-            before = whole.index(-number)
-            del sent[len(sent) - before :]
-            sent += written
+            whole, left = self.tokens(number), self._place(number).count
+            before, after = whole.index(-number), whole[::-1].index(-number)
+            while left:
+                left -= ids[at] == -number
+                at += 1
+            sent = self._without(sent, whole[:before], at_end=True) + written
             parts.append(_part(self.pictures.pixels(number)))
-            at += len(whole) - before
+            if after:
+                rest = self._without(ids[at:], whole[-after:], at_end=False)
+                ids, at = rest, 0
         return sent, parts
+
+    def _without(self, ids: Sequence[int], cut: Sequence[int], *, at_end: bool) -> list[int]:
+        """Return ``ids`` without those of ``cut`` at one end, or without their text."""
+        size, ids, cut = len(cut), list(ids), list(cut)
+        if size == 0 or (ids[-size:] if at_end else ids[:size]) == cut:
+            return ids[: len(ids) - size] if at_end else ids[size:]
+        decode = partial(self.processor.tokenizer.decode, skip_special_tokens=False)
+        text = decode(cut)
+        for size in range(1, min(len(ids), len(cut) + 1) + 1):  # blanks may share a token with text
+            said = decode(ids[-size:] if at_end else ids[:size])
+            if at_end and said.endswith(text):
+                return ids[:-size] + self._encode(said.removesuffix(text))
+            if not at_end and said.startswith(text):
+                return self._encode(said.removeprefix(text)) + ids[size:]
+        return ids
 
     def as_read(self, ids: Sequence[int]) -> list[int]:
         """Return ids as a server says it read them."""
@@ -133,17 +311,43 @@ class Vision:
         found, at = list[int](), 0
         while at < len(places):
             found.append(places[at])
-            at += self._of(places[at]).count(self._image_token)
+            at += self._place(places[at]).count
         return found
 
-    def _of(self, number: int) -> tuple[int, ...]:
+    def _place(self, number: int) -> _Place:
         pixels = self.pictures.pixels(number)
-        if pixels.shape not in self._sizes:
-            read = self.processor(
-                images=[pixels], text=self.written, add_special_tokens=False, return_tensors="pt"
-            )
-            self._sizes[pixels.shape] = tuple(read["input_ids"][0].tolist())
-        return self._sizes[pixels.shape]
+        if pixels.shape not in self._places:
+            read = self._read([self.written], [[pixels]])
+            ids = tuple(read["input_ids"][0].tolist())
+            if self._image_token not in ids:
+                name = type(self.processor).__name__
+                raise ConfigError(f"images: {name} has no place for a picture in its tokens")
+            types = {
+                name: {
+                    token: kind for token, kind in zip(ids, value[0].tolist(), strict=True) if kind
+                }
+                for name, value in read.items()
+                if name.endswith(_TYPES)
+            }
+            text = self.processor.tokenizer.decode(ids, skip_special_tokens=False)
+            same = tuple(self._encode(text)) == ids
+            place = _Place(ids, ids.count(self._image_token), text if same else None, types)
+            self._places[pixels.shape] = place
+        return self._places[pixels.shape]
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.processor.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def _read(self, texts: list[str], pictures: list[list[Pixels]]) -> dict[str, Tensor]:
+        """Return what the processor makes of texts with pictures."""
+        from PIL import Image
+
+        settings = {"padding": True, "add_special_tokens": False, "return_tensors": "pt"}
+        images = [[Image.fromarray(pixels) for pixels in row] for row in pictures]
+        with self._reading:
+            read: dict[str, Tensor] = dict(self._reader(images=images, text=texts, **settings))
+        return {k: v.float() if v.is_floating_point() else v for k, v in read.items()}
 
 
 def _part(pixels: Pixels) -> dict[str, Any]:
@@ -156,10 +360,70 @@ def give_vision(model: PreTrainedModel, processor: Any) -> None:
     Raises:
         ConfigError: The model or its chat template has no place for a picture.
     """
-    token = getattr(model.config, "image_token_id", None)
+    token, name = getattr(model.config, "image_token_id", None), type(model).__name__
     if token is None:
-        raise ConfigError(f"images: {type(model).__name__} has no token that stands for a picture")
+        raise ConfigError(f"images: {name} has no token that stands for a picture")
+    if model.base_model is model:
+        raise ConfigError(f"images: {name} has no part that reads apart from its head")
     # Models of one tokenizer, a policy and its twin, look at the same pictures.
-    vision = vision_of(processor.tokenizer) or Vision(processor, int(token))
+    vision = vision_of(processor.tokenizer)
+    if vision is None:
+        vision = Vision(processor, int(token))
+        vision.check(model.base_model)
     for holder in (model.base_model, processor.tokenizer):
         setattr(holder, VISION, vision)
+
+
+class _Seen(Exception):
+    """Carries what a language model would have read."""
+
+
+class Eyes:
+    """A copy of the part of a model that turns pictures into what its language model reads."""
+
+    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
+        language: Any = model.get_decoder()
+        layers, language.layers = language.layers, torch.nn.ModuleList()  # which stay uncopied
+        try:
+            self._body: Any = copy.deepcopy(model.base_model).to(device).eval()
+        finally:
+            language.layers = layers
+        vision = vision_of(model)
+        assert vision is not None
+        self._vision = vision
+        self._at = f"{model.base_model_prefix}."
+        inner = next(n for n, module in model.base_model.named_modules() if module is language)
+        self._body.get_submodule(inner).register_forward_pre_hook(_stop, with_kwargs=True)
+
+    def load_weights(self, state: Mapping[str, Tensor]) -> None:
+        """Copy new weights out of a state dict of the model."""
+        own = {name.removeprefix(self._at): weight for name, weight in state.items()}
+        self._body.load_state_dict(own, strict=False)
+
+    def __call__(self, ids_BT: Tensor) -> Tensor:
+        """Return the vectors of token ids, with those of the pictures among them, [B, T, H]."""
+        vectors_BTH: Tensor = self._read(ids_BT)["inputs_embeds"]
+        return vectors_BTH
+
+    def see_it_all(self) -> bool:
+        """Return whether vectors are all that the language model gets of a picture.
+
+        Some add to its later layers what was seen, or let the places of a picture see each other.
+        """
+        picture = self._vision.tokens(self._vision.samples()[0])
+        with torch.inference_mode():
+            read = self._read(torch.tensor([picture], device=self._body.device))
+        others = [value for name, value in read.items() if name != "inputs_embeds"]
+        return not any(isinstance(value, (Tensor, Mapping)) for value in others)
+
+    def _read(self, ids_BT: Tensor) -> Mapping[str, Any]:
+        try:
+            self._body(**self._vision.inputs(ids_BT, self._body), use_cache=False)
+        except _Seen as seen:
+            arguments: Mapping[str, Any] = seen.args[0]
+            return arguments
+        raise AssertionError
+
+
+def _stop(language: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    raise _Seen(kwargs)

@@ -334,7 +334,9 @@ def check_packing(model: PreTrainedModel) -> None:
     if not compute.packed:
         return
     token_ids = [np.arange(1, 7), np.arange(3, 8)]
-    masks = [np.arange(ids.size) > 0 for ids in token_ids]
+    if (vision := vision_of(model)) is not None:
+        token_ids = [np.array([1, *vision.tokens(number), 2, 3]) for number in vision.samples()]
+    masks = [(ids >= 0) & (np.arange(ids.size) > 0) for ids in token_ids]
     together = score(model, token_ids, masks, max_tokens=64)
     apart = score(model, token_ids, masks, max_tokens=1)
     tolerance = 1e-3 if compute.dtype == torch.float32 else 0.1
@@ -349,7 +351,7 @@ def hidden_states(body: nn.Module, batch: MicroBatch) -> Tensor:
     """Return what ``body`` has behind each token after the last layer, [B, T, H]."""
     replay(body, batch.experts_NLK)
     with computing(body):
-        output = body(use_cache=False, **_inputs(body, batch), **_layout(batch))
+        output = body(use_cache=False, **_inputs(body, batch))
     states_BTH: Tensor = output.last_hidden_state
     return states_BTH
 
@@ -401,8 +403,7 @@ def _before_head(
     if any(getattr(config, key, none) != none for key, none in NEUTRAL_HEAD.items()):
         replay(plain.base_model, batch.experts_NLK)
         with computing(plain.base_model):
-            inputs = _inputs(plain.base_model, batch)
-            output = plain(use_cache=False, **inputs, **_layout(batch))
+            output = plain(use_cache=False, **_inputs(plain.base_model, batch))
         return output.logits[chosen], lambda logits: logits, config.vocab_size
     # The head is outside of what may be computed in bf16: rounded logits are other probabilities.
     states_NH = hidden_states(plain.base_model, batch)[chosen].float()
@@ -410,16 +411,20 @@ def _before_head(
 
 
 def _inputs(body: nn.Module, batch: MicroBatch) -> dict[str, Tensor]:
-    """Return what is read: the tokens, and the pictures among them."""
+    """Return what is read: the tokens, the pictures among them, and where they are.
+
+    That is said where a rectangle is not read row by row from its start.
+    """
     vision = vision_of(body)
-    ids_BT = batch.token_ids_BT
-    return {"input_ids": ids_BT} if vision is None else vision.inputs(ids_BT, body)
-
-
-def _layout(batch: MicroBatch) -> dict[str, Tensor]:
-    """Return how a rectangle is read, where that is not row by row from its start."""
-    named = {"attention_mask": batch.attention_B1TT, "position_ids": batch.positions_BT}
-    return {name: tensor for name, tensor in named.items() if tensor is not None}
+    ids_BT, positions = batch.token_ids_BT, batch.positions_BT
+    inputs = {"input_ids": ids_BT} if vision is None else vision.inputs(ids_BT, body)
+    if positions is not None:
+        if vision is not None:
+            positions = vision.packed_positions(inputs, positions, body)
+        inputs["position_ids"] = positions
+    if batch.attention_B1TT is not None:
+        inputs["attention_mask"] = batch.attention_B1TT
+    return inputs
 
 
 def body_of(model: PreTrainedModel) -> tuple[nn.Module, int]:
