@@ -146,7 +146,7 @@ def test_the_wire_has_one_token_and_the_file_of_each_picture():
     one, other = map(vision().tokens, numbers)
     sent, parts = vision().on_the_wire([5, *one, 6, *other, *one])
     assert sent == [5, token, 6, token, token]
-    assert [part["image_url"]["url"][:22] for part in parts] == ["data:image/png;base64,"] * 3
+    assert [part["url"][:22] for part in parts] == ["data:image/png;base64,"] * 3
     assert parts[0] == parts[2] != parts[1]
     assert vision().on_the_wire([5, 6]) == ([5, 6], [])
 

@@ -350,8 +350,8 @@ class Vision:
         return {k: v.float() if v.is_floating_point() else v for k, v in read.items()}
 
 
-def _part(pixels: Pixels) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": data_url(pixels)}}
+def _part(pixels: Pixels) -> dict[str, str]:
+    return {"type": "image_url", "url": data_url(pixels)}
 
 
 def give_vision(model: PreTrainedModel, processor: Any) -> None:
