@@ -75,3 +75,10 @@ def policy_on(
     """Return a policy of an engine."""
     model = EngineModel(engine, renderer, sampling=sampling)
     return ChatAgent(model, prompting=PlainPrompting(instructions=instructions))
+
+
+@cache
+def seeing() -> Any:
+    """Return a small model that sees, each picture at one place; do not change it."""
+    config = TinyModelConfig(hidden=32, layers=2, heads=2, context=256, image_size=8)
+    return build_tiny_model(config, train_tokenizer(TEXTS * 3, 290, images=True), seed=0)

@@ -25,6 +25,7 @@ from helpers.cli import SOURCE
 from helpers.samples import random_samples
 from turngym.agents.engine.models import add_lora
 from turngym.agents.rendering import RenderedEpisode
+from turngym.agents.templates import vision_of
 from turngym.config import load_config
 from turngym.errors import TurnGymError
 from turngym.trainers.distributed.group import Group
@@ -47,6 +48,7 @@ QUICK = {
     "kl": ["regularizer.kl_coefficient=0.1", "regularizer.entropy_coefficient=0.01"],
     "offload": ["learner.offload=true", "learner.ranks=2", "learner.microbatch_tokens=32"],
     "fewer samples than ranks": ["algo=grpo"],
+    "pictures": ["algo=grpo", "learner.microbatch_tokens=24"],
 }
 CASES = QUICK | {
     "dapo": ["algo=dapo", "learner.num_epochs=2"],
@@ -207,7 +209,8 @@ def fail_once(how: str) -> None:
 def learner_of(name: str) -> tuple[TrainConfig, Any, Callable[..., TorchLearner]]:
     overrides = ["env.id=text/maze", "learner.lr=1e-3", "learner.device=cpu"]
     config = load_config(TrainConfig, [*overrides, *CASES[name]])
-    model = mixture() if name == "routing" else copy.deepcopy(models.model())
+    made = {"routing": mixture, "pictures": models.seeing}.get(name, models.model)
+    model = copy.deepcopy(made())
     if name == "lora":
         model = add_lora(model, 3, seed=1)
     backward = config.algo.advantage.updates_last_turn_first
@@ -260,6 +263,12 @@ def samples_of(name: str) -> list[TrainingSample]:
         own = n // 2 if name == "split episodes" else n
         group = own // 2
         one = replace(sample, behaviour_logprobs=behaviour, trajectory=own, group=group)
+        if name == "pictures" and n % 2:  # those of one rank have none
+            vision = vision_of(models.seeing())
+            picture = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            ids = sample.token_ids.copy()
+            ids[[1]] = vision.tokens(vision.pictures.keep(picture))
+            one = replace(one, token_ids=ids)
         if name == "routing":
             first = rng.integers(0, 4, (sample.token_ids.size, 2, 1))
             experts = np.concatenate([first, (first + 1) % 4], axis=-1).astype(np.uint16)

@@ -9,6 +9,7 @@ import pytest
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.vllm import fleet
+from turngym.agents.engine.vllm.children import cause
 from turngym.agents.engine.vllm.replica import Replica
 
 pytestmark = pytest.mark.extra("aiohttp")
@@ -34,3 +35,15 @@ async def test_a_server_of_others_that_stays_away_is_said_ever_more_rarely(
     assert said[160] == "engine http://far:1: no route"
     assert said[200] == "engine http://far:1: connection refused"
     assert not member.is_left_out
+
+
+def test_a_dead_server_is_named_with_its_first_error() -> None:
+    log = (
+        "(APIServer pid=26) WARNING 11-27 13:10:50 [a.py:255] OSError: a warning\n"
+        "(Worker pid=27) ERROR 11-27 13:11:11 [b.py:953]     raise ValueError(msg)\n"
+        "(Worker pid=27) ERROR 11-27 13:11:11 [b.py:953] ValueError: no parameter named 'x'\n"
+        "RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+    assert cause(log) == "ValueError: no parameter named 'x'"
+    assert cause("loading\nKilled\n") == "Killed"
+    assert cause("") == "it said nothing"

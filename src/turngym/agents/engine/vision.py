@@ -93,6 +93,12 @@ class Vision:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_reading"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _reading=threading.RLock())
+
     def shown(self, text: str, *numbers: int) -> str:
         """Return ``text`` with the marks of pictures where the chat template has them."""
         marks = "".join(map(self._mark.format, numbers))

@@ -21,6 +21,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllocMixin
 
+from turngym.agents.templates import vision_of
 from turngym.errors import ConfigError
 from turngym.trainers.update.compute import compute_of, layers_of, plain_model
 from turngym.trainers.update.forward import add_measure
@@ -29,6 +30,9 @@ from turngym.trainers.update.optimizer import whole
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from transformers import PreTrainedModel
+
+
+_RECORDS = "_output_capturing_hooks_installed"
 
 
 def check_shards(model: PreTrainedModel) -> None:
@@ -61,7 +65,8 @@ def shard(model: PreTrainedModel, mesh: DeviceMesh, *, offload: bool = False) ->
         precision = MixedPrecisionPolicy(
             param_dtype=compute.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
-    layers = layers_of(plain)
+    # What sees is no layer: only ranks whose episodes have pictures compute it.
+    layers = layers_of(plain if vision_of(plain) is None else plain.get_decoder())
     for layer in layers:
         spread(layer, mp_policy=precision)
     # Else weights that were whole in a pass without gradient would be read again after a step.
@@ -140,6 +145,8 @@ def take(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
 def without_weights(models: Mapping[str, PreTrainedModel]) -> bytes:
     """Return models as bytes, without their weights."""
     buffer = io.BytesIO()
+    for model in models.values():
+        _forget_hooks(model)
     _Pickler(buffer).dump(dict(models))
     return buffer.getvalue()
 
@@ -147,7 +154,24 @@ def without_weights(models: Mapping[str, PreTrainedModel]) -> bytes:
 def empty_models(content: bytes) -> dict[str, PreTrainedModel]:
     """Return what ``without_weights`` was given, with weights that are still to come."""
     found: dict[str, PreTrainedModel] = _Unpickler(io.BytesIO(content)).load()
+    for model in found.values():
+        plain = plain_model(model)
+        with torch.device("meta"):  # the first of its kind tells transformers what it can record
+            type(plain)(plain.config)
     return found
+
+
+def _forget_hooks(model: nn.Module) -> None:
+    """Remove the hooks by which transformers records what layers say; it makes them when it needs.
+
+    They cannot be sent to another process.
+    """
+    for module in model.modules():
+        if getattr(module, _RECORDS, False):
+            setattr(module, _RECORDS, False)
+        for key, hook in [*module._forward_hooks.items()]:
+            if hook.__qualname__.startswith("install_output_cap"):
+                del module._forward_hooks[key]
 
 
 def broadcast(

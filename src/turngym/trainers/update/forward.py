@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributed import is_initialized
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -353,7 +354,20 @@ def hidden_states(body: nn.Module, batch: MicroBatch) -> Tensor:
     with computing(body):
         output = body(use_cache=False, **_inputs(body, batch))
     states_BTH: Tensor = output.last_hidden_state
-    return states_BTH
+    return states_BTH + _seeing(body) if is_initialized() else states_BTH
+
+
+def _seeing(body: nn.Module) -> Tensor | float:
+    """Return 0, by way of all weights that see.
+
+    Ranks add up gradients of the same weights, and the episodes of one may have no pictures.
+    """
+    if vision_of(body) is None:
+        return 0.0
+    plain: Any = body
+    language = {id(weight) for weight in plain.get_decoder().parameters()}
+    seeing = [w.sum() for w in body.parameters() if w.requires_grad and id(w) not in language]
+    return 0.0 * torch.stack(seeing).sum() if seeing else 0.0
 
 
 def _lay(

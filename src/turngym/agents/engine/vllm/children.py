@@ -12,9 +12,12 @@ import asyncio
 import ctypes
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +38,10 @@ _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for the largest rank."""
 _END_S = 10.0
 _PR_SET_PDEATHSIG = 1
-_LAST_CHARS = 2000
+_LAST_CHARS = 300
+_ERROR = re.compile(
+    r"^(\(\w+ pid=\d+\) )?(ERROR [^\]]*\] )?(?P<error>[\w.]*(Error|Exception): .*)$", re.MULTILINE
+)
 
 
 def command(
@@ -166,9 +172,12 @@ class Child:
         if self._process is None:
             return "was not started"
         code = await self._process.wait()
+        # The run's folder in memory goes with the run.
+        log = Path(tempfile.gettempdir()) / f"turngym-{os.getpid()}-{self._log.name}"
+        shutil.copyfile(self._log, log)
         if code < 0:
-            return f"was ended by {signal.Signals(-code).name} (see {self._log})"
-        return f"ended with code {code}: {self._last_line()} (see {self._log})"
+            return f"was ended by {signal.Signals(-code).name} (see {log})"
+        return f"ended with code {code}: {cause(log.read_text(errors='replace'))} (see {log})"
 
     async def end(self) -> None:
         """End it and all that it started. Safe to call twice."""
@@ -182,9 +191,16 @@ class Child:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), _END_S)
 
-    def _last_line(self) -> str:
-        lines = self._log.read_text(errors="replace")[-_LAST_CHARS:].strip().splitlines()
-        return lines[-1].strip() if lines else "it said nothing"
+
+def cause(log: str) -> str:
+    """Return the line of a server's ``log`` that says why it ended.
+
+    That is its first error: processes that wait for the one that failed fail after it.
+    """
+    if found := _ERROR.search(log):
+        return found["error"].strip()[:_LAST_CHARS]
+    lines = log.strip().splitlines()
+    return lines[-1].strip()[:_LAST_CHARS] if lines else "it said nothing"
 
 
 def free_port(wanted: int, host: str = HOST) -> int:
