@@ -175,14 +175,8 @@ def _can_import(name: str) -> bool:
         return False
 
 
-OwnLoader = Callable[[str], EnvEntry | None]
-ClassAdder = Callable[[type, str], EnvEntry]
-TasksAdder = Callable[[str, str], EnvEntry]
-
 _entries: dict[str, EnvEntry] = {}
-_load_own: OwnLoader = lambda name: None  # noqa: E731
-_add_class: ClassAdder
-_add_tasks: TasksAdder
+_own: Callable[[], Any]  # the module environments.own
 _broken: list[str] = []
 _discovered = False
 _lock = threading.RLock()
@@ -295,17 +289,14 @@ def _place(entry: EnvEntry) -> tuple[str, str]:
     return (os.path.realpath(file) if file else module, attribute)
 
 
-def extend(*, load_own: OwnLoader, add_class: ClassAdder, add_tasks: TasksAdder) -> None:
-    """Set how ``find`` loads what is the user's own; ``environments.own`` calls it once.
+def extend(own: Callable[[], Any]) -> None:
+    """Set where ``find`` gets the module from that loads what is the user's own, once it needs it.
 
-    Args:
-        load_own: Returns the environment of a file, a class or a folder; None where the name is
-            none of them.
-        add_class: Registers a class under an id.
-        add_tasks: Registers what plays the task set ``module:NAME`` under an id.
+    Its ``load`` returns the environment of a file, a class or a folder, None where a name is none
+    of them; ``add_class`` and ``add_tasks`` register a class and a task set under an id.
     """
-    global _load_own, _add_class, _add_tasks
-    _load_own, _add_class, _add_tasks = load_own, add_class, add_tasks
+    global _own
+    _own = own
 
 
 def entries() -> list[EnvEntry]:
@@ -329,7 +320,8 @@ def find(name: str) -> EnvEntry:
     by_short = {entry.short_name: entry for entry in sorted(_entries.values(), key=_rank)}
     if name.lower() in by_short:
         return by_short[name.lower()]
-    if (own := _load_own(name)) is not None:
+    own: EnvEntry | None = _own().load(name)
+    if own is not None:
         _entries[own.id] = own
         return own
     if name.endswith("/*"):
@@ -420,7 +412,7 @@ def broken_plugins() -> list[str]:
 def _load(point: EntryPoint) -> None:
     try:
         if point.group == TASKS_GROUP:
-            _add_tasks(point.name, point.value)
+            _own().add_tasks(point.name, point.value)
             return
         found = point.load()
         if not callable(found) or inspect.iscoroutinefunction(found):
@@ -429,7 +421,7 @@ def _load(point: EntryPoint) -> None:
         if not inspect.isclass(found):
             found()
         else:
-            _add_class(found, point.name)
+            _own().add_class(found, point.name)
     except BaseException as error:
         from turngym.faults import describe, is_from_signal  # which load asyncio
 
