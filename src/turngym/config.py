@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origi
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known, unknown_name
 
 ConfigT = TypeVar("ConfigT", bound="StrictModel")
 Tree = dict[str, Any]
@@ -227,8 +227,7 @@ def _preset(kind: str, name: str, folder: Traversable) -> Tree:
     if name.endswith(".toml"):
         return _read(Path(name))
     files = toml_files(folder)
-    if name not in files:
-        raise unknown_name(f"{kind} preset", name, files)
+    require_known(f"{kind} preset", name, files)
     return tomllib.loads(files[name].read_text(encoding="utf-8"))
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from turngym import registry
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 from turngym.tasks.base import SPLITS, Split
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -63,10 +63,8 @@ def split_of(name: str) -> Split:
     Raises:
         UnknownNameError: There is none.
     """
-    for split in SPLITS:
-        if name == split:
-            return split
-    raise unknown_name("split", name, SPLITS)
+    require_known("split", name, SPLITS)
+    return "train" if name == "train" else "test"
 
 
 def key_values(option: str, texts: Sequence[str]) -> dict[str, str]:

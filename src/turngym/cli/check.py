@@ -21,7 +21,7 @@ from turngym import registry
 from turngym.cli.arguments import Env, EnvOptions, Json, counted, env_options, key_values
 from turngym.cli.output import print_json, progress, say, table, writable_file
 from turngym.environments.gym.registration import about, declared, make, named, options_of
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known, unknown_name
 from turngym.plugins import import_attribute
 from turngym.records import writable_folder
 from turngym.registry import EnvEntry, program_name
@@ -402,8 +402,7 @@ def new(
     out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path(),
 ) -> None:
     """Write a working example with its test, to be changed into a task of your own."""
-    if kind not in KINDS:
-        raise unknown_name("kind of task", kind, KINDS)
+    require_known("kind of task", kind, KINDS)
     if re.fullmatch("[a-z]([a-z0-9_]*[a-z0-9])?", name) is None:  # a package's name, too
         raise ConfigError(f"name {name!r}: wanted small letters, digits and _, such as my_task")
     if iskeyword(name) or name in {"turngym", *sys.stdlib_module_names, *packages_distributions()}:

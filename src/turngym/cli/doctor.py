@@ -19,7 +19,7 @@ from turngym import __version__, registry
 from turngym.cli.arguments import SOURCES, Json
 from turngym.cli.output import print_json, table
 from turngym.environments.gym.registration import make
-from turngym.errors import MissingExtraError, SandboxRefused, unknown_name
+from turngym.errors import MissingExtraError, SandboxRefused, require_known
 from turngym.registry import EnvEntry
 from turngym.sandbox.backends.catalogue import backend_names, open_backend
 from turngym.sandbox.base import Capabilities
@@ -94,8 +94,7 @@ def _look_at_engine(part: str, sources: list[str], *, as_json: bool) -> None:
     from turngym.config import load_config
     from turngym.trainers.settings.train import TrainConfig
 
-    if part != "engine":
-        raise unknown_name("part", part, ["engine"])
+    require_known("part", part, ["engine"])
     config = load_config(TrainConfig, sources)
     found = check_engine(config.engine, context=config.model.context)
     if as_json:

@@ -14,7 +14,7 @@ import typer
 from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import Json
 from turngym.cli.output import evaluation_table, print_json, progress, say, table
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 from turngym.records import writable_folder
 from turngym.reports.texts import percent
 
@@ -224,7 +224,6 @@ def _write(library: Library, html: Path) -> None:
 
 _FORMATS = ("jsonl", "csv", "parquet", "hf", "atif", "trajectories")
 _FOLDERS = ("hf", "atif")
-_ROWS = ("episodes", "turns")
 
 
 def export(
@@ -257,10 +256,8 @@ def export(
     from turngym.reports import export as flat
     from turngym.reports.viewer.library import sources_of
 
-    if format not in _FORMATS:
-        raise unknown_name("value of --format", format, _FORMATS)
-    if rows not in _ROWS:
-        raise unknown_name("value of --rows", rows, _ROWS)
+    require_known("value of --format", format, _FORMATS)
+    require_known("value of --rows", rows, ("episodes", "turns"))
     if out is None and format not in ("jsonl", "csv"):
         raise ConfigError(f"--format {format} cannot go to stdout; say --out PATH")
     if out is not None and run.exists():

@@ -16,7 +16,7 @@ from turngym.cli.arguments import EnvOptions, Json, env_options, split_of
 from turngym.cli.check import check_a_task
 from turngym.cli.output import print_json, progress, say, table
 from turngym.environments.gym.registration import make
-from turngym.errors import ConfigError, Interrupted, unknown_name
+from turngym.errors import ConfigError, Interrupted, require_known
 from turngym.records import writable_folder
 from turngym.tasks.pack import SUFFIX, PackManifest, read_pack, report_of, write_pack
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from turngym.environments.packed import Packing
     from turngym.environments.swe.factory import Yield
     from turngym.environments.swe.project import Project
-
-_FORMATS = ("harbor", "verifiers")
 
 app = typer.Typer(help="Make tasks, look at what there is, pack and check them, export them.")
 app.command("check")(check_a_task)
@@ -293,8 +291,7 @@ def export(
     from turngym.tasks.interop.harbor import export_harbor
     from turngym.tasks.interop.verifiers import export_verifiers
 
-    if format not in _FORMATS:
-        raise unknown_name("value of --format", format, _FORMATS)
+    require_known("value of --format", format, ("harbor", "verifiers"))
     chosen = split_of(split)
     if format == "verifiers":
         make(env).close()

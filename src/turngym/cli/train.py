@@ -25,7 +25,7 @@ from turngym.cli.output import (
     table,
 )
 from turngym.cli.report import REFERENCE_HELP, print_report
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 from turngym.reports.texts import percent
 
 if TYPE_CHECKING:
@@ -346,8 +346,7 @@ def chosen_among(option: str, text: str, names: Sequence[str]) -> list[str]:
     """
     chosen = [name for name in text.split(",") if name]
     for name in chosen:
-        if name not in names:
-            raise unknown_name(option, name, names)
+        require_known(option, name, names)
     return chosen
 
 
@@ -403,8 +402,7 @@ def compared_algos(algos: str, own: Sequence[str]) -> list[ComparedAlgo]:
         name, colon, setting = part.partition(":")
         if not colon or "=" not in setting:
             raise ConfigError(f"--set {part!r}: wanted NAME:key.path=value")
-        if name not in settings:
-            raise unknown_name(f"algorithm in --set {part!r},", name, settings)
+        require_known(f"algorithm in --set {part!r},", name, settings)
         settings[name].append(setting)
     return [
         ComparedAlgo(name=name, algo=algo, settings=tuple(settings[name]))
