@@ -19,7 +19,7 @@ import typer
 
 from turngym import registry
 from turngym.cli.arguments import Env, EnvOptions, Json, counted, env_options, key_values
-from turngym.cli.output import print_json, progress, say, table, writable_file
+from turngym.cli.output import print_found, print_json, progress, say, table, writable_file
 from turngym.environments.gym.registration import about, declared, make, named, options_of
 from turngym.errors import ConfigError, require_known, unknown_name
 from turngym.plugins import import_attribute
@@ -69,11 +69,8 @@ def _end(
 ) -> None:
     """Print ``text``, or what was found as JSON with ``more``; exit code 1 when a check failed."""
     is_ok = all(report.is_ok for report in reports)
-    if as_json:
-        found = [report.to_json() for report in reports]
-        print_json({"subject": subject, "ok": is_ok, **more, "reports": found})
-    else:
-        print(text)
+    found = [report.to_json() for report in reports]
+    print_found({"subject": subject, "ok": is_ok, **more, "reports": found}, text, as_json=as_json)
     if not is_ok:
         raise typer.Exit(1)
 

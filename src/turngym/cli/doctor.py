@@ -17,7 +17,7 @@ import typer
 
 from turngym import __version__, registry
 from turngym.cli.arguments import SOURCES, Json
-from turngym.cli.output import print_json, table
+from turngym.cli.output import print_found, table
 from turngym.environments.gym.registration import make
 from turngym.errors import MissingExtraError, SandboxRefused, require_known
 from turngym.registry import EnvEntry
@@ -79,12 +79,11 @@ def doctor(
         "cores": len(os.sched_getaffinity(0)) if is_linux else os.cpu_count(),
         "memory_gib": round(memory_bytes / 2**30, 1),
     }
-    if as_json:
-        print_json({**machine, "checks": [asdict(finding) for finding in findings]})
-    else:
-        print("  ".join(f"{key} {value}" for key, value in machine.items()), end="\n\n")
-        rows = [[f.status, f.name, f"{f.detail}: {f.fix}" if f.fix else f.detail] for f in findings]
-        print(table(["STATUS", "PART", "FOUND"], rows))
+    found = {**machine, "checks": [asdict(finding) for finding in findings]}
+    rows = [[f.status, f.name, f"{f.detail}: {f.fix}" if f.fix else f.detail] for f in findings]
+    text = "  ".join(f"{key} {value}" for key, value in machine.items())
+    text += f"\n\n{table(['STATUS', 'PART', 'FOUND'], rows)}"
+    print_found(found, text, as_json=as_json)
     if any(finding.required and finding.status != "ok" for finding in findings):
         raise typer.Exit(1)
 
@@ -97,10 +96,8 @@ def _look_at_engine(part: str, sources: list[str], *, as_json: bool) -> None:
     require_known("part", part, ["engine"])
     config = load_config(TrainConfig, sources)
     found = check_engine(config.engine, context=config.model.context)
-    if as_json:
-        print_json({"engine": config.engine.type, "found": found})
-    else:
-        print("\n".join(["ok", *found]))
+    text = "\n".join(["ok", *found])
+    print_found({"engine": config.engine.type, "found": found}, text, as_json=as_json)
 
 
 def _core() -> Finding:

@@ -20,7 +20,7 @@ from turngym.cli.arguments import EnvOptions, Json, complete_env, env_options, s
 from turngym.cli.output import (
     evaluation_table,
     first_cause,
-    print_json,
+    print_found,
     progress,
     say,
 )
@@ -135,10 +135,7 @@ def evaluate(
         if folder is not None:
             _keep_tokenizer(policy, folder.path)
             folder.finish(evaluation.order, results)
-    if as_json:
-        print_json(results)
-    else:
-        print(evaluation_table(results))
+    print_found(results, evaluation_table(results), as_json=as_json)
     if out is not None:
         say(f"kept in {out}: 'turngym view {out}' shows it, 'turngym report {out}' recomputes it")
     if all("not_run" in found for found in results.values()):

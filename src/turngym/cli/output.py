@@ -48,6 +48,14 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False), file=_kept, flush=True)
 
 
+def print_found(found: Any, text: str, *, as_json: bool) -> None:
+    """Write to stdout what was found: as JSON, or as ``text`` for people."""
+    if as_json:
+        print_json(found)
+    else:
+        print(text)
+
+
 def say(text: str) -> None:
     """Write a line for people to stderr."""
     print(text, file=sys.stderr, flush=True)
