@@ -31,7 +31,6 @@ from turngym.tasks.harbor.schema import (
     HarborConfig,
     Healthcheck,
     Step,
-    Verifier,
     read_config,
     read_text,
     resolved,
@@ -92,9 +91,9 @@ class HarborProblem(FileProblem):
         _ = self.recipe, self.machine, self.tests  # what is wrong with them is said now
 
     def _refusals(self) -> list[str]:
-        wanted = list(unkept(self.config, without_network=self.without_network))
-        for place in ("environment/docker-compose.yaml", "environment/docker-compose.yml"):
-            wanted += [place] * (self.folder / place).exists()
+        wanted = unkept(self.config, without_network=self.without_network)
+        places = ("environment/docker-compose.yaml", "environment/docker-compose.yml")
+        wanted += [place for place in places if (self.folder / place).exists()]
         if (self.folder / "trajectory.json").exists() or (self.place / "trajectory.json").exists():
             wanted.append("trajectory.json (an earlier conversation)")
         return wanted
@@ -129,7 +128,9 @@ class HarborProblem(FileProblem):
     @cached_property
     def prompt(self) -> str:  # type: ignore[override]
         """``instruction.md``."""
-        return _text(self.place / "instruction.md")
+        if not (file := self.place / "instruction.md").is_file():
+            raise ConfigError(f"task folder {str(self.place)!r}: {file.name} is missing")
+        return read_text(file)
 
     @cached_property
     def content(self) -> str:
@@ -143,10 +144,8 @@ class HarborProblem(FileProblem):
     @cached_property
     def recipe(self) -> Recipe:
         """How the agent's environment is made."""
-        file, image = (
-            self.folder / "environment" / "Dockerfile",
-            self.config.environment.docker_image,
-        )
+        file = self.folder / "environment" / "Dockerfile"
+        image = self.config.environment.docker_image
         if file.exists() and image is None:
             recipe = read_recipe(file)
         else:
@@ -168,36 +167,22 @@ class HarborProblem(FileProblem):
         """The verifier sees artifacts alone."""
         return (self.step.verifier.mode or self.config.verifier.mode or "shared") == "separate"
 
-    @property
-    def verifier(self) -> Verifier:
-        """Settings of the verifier of this step."""
-        return self.step.verifier
-
     @cached_property
     def machine(self) -> Machine:  # type: ignore[override]
         """Links, variables and sizes."""
         environment = self.config.environment
-        recipes = [self.recipe, *([self.verifier_recipe] if self.verifier_recipe else [])]
+        recipes = [recipe for recipe in (self.recipe, self.verifier_recipe) if recipe]
+        agent_s = self.step.agent.timeout_sec or self.config.agent.timeout_sec
         env = {**self.recipe.env, **resolved(environment.env, f"{self.folder}: environment.env")}
         size = environment.memory_mb, environment.storage_mb
         memory, disk = (None if mb is None else max(mb, 64) << 20 for mb in size)
         return Machine(
             memory_bytes=memory, disk_bytes=disk, cpus=environment.cpus,
-            env={**env, "PATH": _PATH}, links=_links(recipes), needs_pytest=self.needs_pytest,
+            env={**env, "PATH": _PATH}, links=_links(recipes),
+            needs_pytest=any("pytest" in recipe.pip for recipe in recipes),
             private=tuple(self.real(path) for path in ("/tests", "/solution", "/logs/verifier")),
-            command_s=self.agent_s, seconds=self.agent_s,
+            command_s=agent_s, seconds=agent_s,
         )  # fmt: skip
-
-    @property
-    def agent_s(self) -> float | None:
-        """Seconds that the agent has."""
-        return self.step.agent.timeout_sec or self.config.agent.timeout_sec
-
-    @property
-    def needs_pytest(self) -> bool:
-        """Some recipe installs pytest."""
-        recipes = [self.recipe, *([self.verifier_recipe] if self.verifier_recipe else [])]
-        return any("pytest" in recipe.pip for recipe in recipes)
 
     @cached_property
     def tests(self) -> dict[str, bytes]:
@@ -210,10 +195,8 @@ class HarborProblem(FileProblem):
         found = {path: data for place in places for path, data in _below(place).items()}
         if "test.sh" not in found:
             raise ConfigError(f"task folder {str(self.folder)!r}: tests/test.sh is missing")
-        for path, data in found.items():
-            if path.endswith(".sh") and (
-                line := _AT_VERIFICATION.search(data.decode("utf-8", "replace"))
-            ):
+        for path in (path for path in found if path.endswith(".sh")):
+            if line := _AT_VERIFICATION.search(found[path].decode("utf-8", "replace")):
                 raise ConfigError(
                     f"{self.place / 'tests' / path}: {line[0].strip()[:60]!r} wants a network "
                     "while it judges; install it in tests/Dockerfile or environment/Dockerfile"
@@ -237,9 +220,8 @@ class HarborProblem(FileProblem):
         for path, data in _below(self.place / "workdir").items() if self.config.steps else ():
             await world.write(f"{WORKSPACE}/{path}", data)
             if path == "setup.sh":
-                _must_work(
-                    await world.run("bash setup.sh", timeout_s=600), f"{self.step.name}: setup.sh"
-                )
+                ran = await world.run("bash setup.sh", timeout_s=600)
+                _must_work(ran, f"{self.step.name}: setup.sh")
         await _healthy(world, self.step.healthcheck)
 
     async def _build(self, world: FileWorld, recipe: Recipe) -> None:
@@ -304,17 +286,18 @@ class HarborProblem(FileProblem):
         log = self.real("/logs/verifier/test-stdout.txt")
         ready = " ".join(sorted({*map(self.real, _LOGS), where}))
         build = await self._verifier_build(files)
-        settings = {**self.config.verifier.env, **self.verifier.env}
+        verifier = self.step.verifier
+        settings = {**self.config.verifier.env, **verifier.env}
         ran = await world.run(
             f"mkdir -p {ready}; {build} cd {where} && {self.real('/tests')}/test.sh > {log} 2>&1; "
             f"tail -c 2000 {log}",
             files=files, collect=[self.real(path) for path in _REWARDS],
             env=resolved(settings, f"{self.folder}: verifier.env"),
-            timeout_s=self.verifier.timeout_sec,
+            timeout_s=verifier.timeout_sec,
             keep="nothing" if self.is_separate else "everything",
         )  # fmt: skip
         if ran.timed_out:
-            raise TimeoutError(f"tests/test.sh took more than {self.verifier.timeout_sec:g} s")
+            raise TimeoutError(f"tests/test.sh took more than {verifier.timeout_sec:g} s")
         said = " | ".join(line for line in ran.output.splitlines()[-3:] if line.strip())
         try:
             rewards = rewards_of(*(ran.files.get(self.real(path)) for path in _REWARDS))
@@ -330,11 +313,8 @@ class HarborProblem(FileProblem):
         commands = []
         for step in recipe.steps:
             if isinstance(step, Copy):
-                files |= {
-                    self.real(p): f.read_bytes()
-                    for p, f in step.files.items()
-                    if f.name != "Dockerfile"
-                }
+                copied = [pair for pair in step.files.items() if pair[1].name != "Dockerfile"]
+                files |= {self.real(path): file.read_bytes() for path, file in copied}
             else:
                 commands.append(f"(cd {self.real(step.workdir)} && {step.command}\n);")
         return " ".join(commands)
@@ -348,7 +328,7 @@ class HarborProblem(FileProblem):
         hooks = [*self.config.verifier.collect] if self.config.steps else []
         commands = [
             f"timeout {one.timeout_sec} bash -c {json.dumps(one.command)}"
-            for one in [*hooks, *self.verifier.collect]
+            for one in [*hooks, *self.step.verifier.collect]
         ]
         command = "; ".join([f"cd {self.real(self.recipe.workdir)}", *commands])
         ran = await world.run(
@@ -448,12 +428,6 @@ def _must_work(ran: Ran, where: str) -> None:
         raise RuntimeError(
             f"{where}: ended with {ran.exit_code}: {(ran.errors or ran.output).strip()[-200:]}"
         )
-
-
-def _text(path: Path) -> str:
-    if not path.is_file():
-        raise ConfigError(f"task folder {str(path.parent)!r}: {path.name} is missing")
-    return read_text(path)
 
 
 def _below(folder: Path) -> dict[str, bytes]:
