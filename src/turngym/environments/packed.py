@@ -202,7 +202,7 @@ class Packing:
                                     "source": task.source or self.source})
             for task in pack.manifest.tasks
         )  # fmt: skip
-        return pack.manifest.model_copy(update={"tasks": tasks}), pack.folders
+        return pack.manifest.model_copy(update={"tasks": tasks}), dict(pack.folders)
 
     def _of_folder(self, name: str, files: Files) -> PackedTask:
         config = HarborProblem(folder=self.folders[name], without_network=True).config

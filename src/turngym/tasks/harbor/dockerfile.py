@@ -169,11 +169,9 @@ def _copy(recipe: Recipe, text: str, context: Path, where: str) -> Copy:
     for source in sources:
         if "://" in source or ".." in Path(source).parts:
             raise ConfigError(f"{where}: {source!r} lies outside of the folder")
-        places = (
-            sorted(context.glob(source.strip("/")))
-            if "*" in source
-            else [context / source.lstrip("/")]
-        )
+        places = [context / source.lstrip("/")]
+        if "*" in source:
+            places = sorted(context.glob(source.strip("/")))
         for place in places:
             if not place.exists():
                 raise ConfigError(f"{where}: there is no {source!r} beside the Dockerfile")

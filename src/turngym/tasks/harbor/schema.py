@@ -150,7 +150,7 @@ class Step(StrictModel):
     name: Annotated[str, Field(pattern=r"^[\w][\w. -]*$")]
     agent: Agent = Agent()
     verifier: Verifier = Verifier()
-    min_reward: float | dict[str, float] | None = Field(default=None)
+    min_reward: float | dict[str, float] | None = None
     healthcheck: Healthcheck | None = None
     artifacts: Artifacts = Field(default_factory=list)
 
@@ -195,22 +195,19 @@ def read_config(path: Path) -> HarborConfig:
         raise ConfigError(f"{path}: {error}") from None
     if "version" in content:
         content.setdefault("schema_version", str(content.pop("version")))
-    for table in (content.get("environment"), content.get("verifier", {}).get("environment")):
-        for old, new in _LEGACY.items():
-            if table is None or old not in table:
-                continue
+    tables = content.get("environment"), content.get("verifier", {}).get("environment")
+    for table in filter(None, tables):
+        for old in (old for old in _LEGACY if old in table):
             text = str(table.pop(old)).strip().upper()
             if not re.fullmatch(r"[\d.]+[GMK]", text):
-                raise ConfigError(
-                    f"{path}: environment.{old}: wanted a size like '2G', got {text!r}"
-                )
-            table.setdefault(new, int(float(text[:-1]) * _UNITS[text[-1]]))
+                wanted = "wanted a size like '2G'"
+                raise ConfigError(f"{path}: environment.{old}: {wanted}, got {text!r}")
+            table.setdefault(_LEGACY[old], int(float(text[:-1]) * _UNITS[text[-1]]))
     try:
         config = load_config(HarborConfig, [content])
     except ConfigError as error:
-        raise ConfigError(
-            "\n".join(f"{path}: {line}" for line in str(error).splitlines())
-        ) from None
+        lines = (f"{path}: {line}" for line in str(error).splitlines())
+        raise ConfigError("\n".join(lines)) from None
     names = [step.name.casefold() for step in config.steps or []]
     if twice := sorted(name for name in set(names) if names.count(name) > 1):
         raise ConfigError(f"{path}: steps: {twice[0]!r} is there twice; names must differ")

@@ -13,6 +13,7 @@ import string
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -107,9 +108,8 @@ class AnswerScorer(StrictModel, ABC):
         if answer is None or not answer.strip():
             return JudgeResult(score=0.0, evidence="no answer was given")
         best = max(self.compare(answer, one) for one in references)
-        return JudgeResult(
-            score=best, evidence="" if best == 1 else f"{answer[:60]!r} is not right"
-        )
+        evidence = "" if best == 1 else f"{answer[:60]!r} is not right"
+        return JudgeResult(score=best, evidence=evidence)
 
     @abstractmethod
     def compare(self, answer: str, reference: str) -> float:
@@ -258,11 +258,7 @@ def text_of(
     async def score(world: FileWorld) -> JudgeResult:
         data = await world.read(path)
         found = scorer.score(None if data is None else data.decode("utf-8", "replace"), references)
-        return (
-            found
-            if found.score == 1
-            else JudgeResult(score=found.score, evidence=f"{path}: {found.evidence}")
-        )
+        return found if found.score == 1 else replace(found, evidence=f"{path}: {found.evidence}")
 
     return score
 

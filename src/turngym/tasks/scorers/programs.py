@@ -143,7 +143,5 @@ class Pytest:
             raise ValueError(f"no test was found: {ran.output.strip()[-200:]}")
         failed = [case.get("name", "") for case in cases if len(case.findall("*"))]
         share = 1 - len(failed) / len(cases)
-        score = share if self.partial else float(share == 1)
-        return JudgeResult(
-            score=score, evidence=f"failed: {', '.join(failed[:5])}" if failed else ""
-        )
+        evidence = f"failed: {', '.join(failed[:5])}" if failed else ""
+        return JudgeResult(score=share if self.partial else share == 1, evidence=evidence)
