@@ -182,6 +182,9 @@ async def test_our_own_projects_written_as_folders_are_played_too(tmp_path: Path
             r"task.toml: environment.skil: .*skills_dir",
         ),
         ({"task_DOT_toml": "[environment\n"}, r"task.toml: "),
+        ({"task_DOT_toml": "verifier = 3\n"}, r"task.toml: verifier: Input should be an object"),
+        ({"task_DOT_toml": 'environment = "memory"\n'}, r"task.toml: environment: Input should be"),
+        ({"task_DOT_toml": '[environment]\nmemory = "2.2.2G"\n'}, r"got '2.2.2G'"),
         ({"environment__Dockerfile": "FROM node:20\n"}, r"Dockerfile, line 1: the image 'node:20'"),
         ({"environment__Dockerfile": "FROM debian\nWORKDIR /tmp\n"}, "line 2: to work in /tmp"),
         (

@@ -195,11 +195,12 @@ def read_config(path: Path) -> HarborConfig:
         raise ConfigError(f"{path}: {error}") from None
     if "version" in content:
         content.setdefault("schema_version", str(content.pop("version")))
-    tables = content.get("environment"), content.get("verifier", {}).get("environment")
-    for table in filter(None, tables):
+    owners = [one for one in (content, content.get("verifier")) if isinstance(one, dict)]
+    tables = [owner.get("environment") for owner in owners]
+    for table in (one for one in tables if isinstance(one, dict)):
         for old in (old for old in _LEGACY if old in table):
             text = str(table.pop(old)).strip().upper()
-            if not re.fullmatch(r"[\d.]+[GMK]", text):
+            if not re.fullmatch(r"(\d+\.?\d*|\.\d+)[GMK]", text):
                 wanted = "wanted a size like '2G'"
                 raise ConfigError(f"{path}: environment.{old}: {wanted}, got {text!r}")
             table.setdefault(_LEGACY[old], int(float(text[:-1]) * _UNITS[text[-1]]))
