@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import packages_distributions
 from importlib.resources import files
@@ -190,12 +191,12 @@ def _of_tasks(
     from turngym.tasks.check.check import check_set
     from turngym.tasks.questions import read_texts
 
-    corpus = None if against is None else read_texts(against)
-    if wanted is not None and corpus is not None:
-        raise ConfigError("--against compares a set of tasks; name the set, not one task of it")
     if wanted is not None:
+        if against is not None:
+            raise ConfigError("--against compares a set of tasks; name the set, not one task of it")
         yield from _deeply(subject, [subject.task(*wanted)], settings)
         return
+    corpus = None if against is None else read_texts(against)
     yield check_set(subject, limit=episodes, corpus=corpus)
     tasks = [task for split in SPLITS for task in subject.tasks(split, episodes)]
     with progress(f"checking {subject.name}", len(tasks)) as advance:
@@ -203,9 +204,8 @@ def _of_tasks(
             subject.make, tasks, subject=f"every task of {subject.name}",
             parallel=settings.parallel, on_task=counted(advance),
         )  # fmt: skip
-    yield from _deeply(
-        subject, [task for split in SPLITS for task in subject.tasks(split, deep)], settings
-    )
+    some = [task for split in SPLITS for task in subject.tasks(split, deep)]
+    yield from _deeply(subject, some, settings)
 
 
 def _deeply(subject: EnvSubject, tasks: Sequence[Task], settings: Settings) -> list[CheckReport]:
@@ -334,32 +334,24 @@ def _print_one(entry: EnvEntry) -> None:
 
 def _record(entry: EnvEntry, *, with_options: bool) -> dict[str, Any]:
     missing = entry.missing()
-    record = {
+    record: dict[str, Any] = {
         "id": entry.id,
         "name": entry.short_name,
         "family": entry.family,
         "snapshot_kind": entry.snapshot_kind,
         "max_turns": entry.max_turns,
         "provides": sorted(entry.provides),
-        "needs": {
-            "extra": entry.extra,
-            "modules": list(entry.modules),
-            "programs": list(entry.programs),
-        },
+        "needs": {"extra": entry.extra, "modules": entry.modules, "programs": entry.programs},
         "runs_here": not missing,
         "missing": missing,
     }
-    if not with_options:
-        return record
-    if missing:
-        return {**record, "about": "", "options": None}
-    record["snapshot_kind"], provides = declared(entry)
-    record["provides"] = sorted(provides)
-    options = [
-        {"name": option.name, "default": option.default, "help": option.help}
-        for option in options_of(entry)
-    ]
-    return {**record, "about": about(entry), "options": options}
+    if with_options and missing:
+        record |= {"about": "", "options": None}
+    elif with_options:
+        kind, provides = declared(entry)
+        record |= {"snapshot_kind": kind, "provides": sorted(provides), "about": about(entry)}
+        record["options"] = [asdict(option) for option in options_of(entry)]
+    return record
 
 
 def _row(entry: EnvEntry) -> list[str]:

@@ -199,17 +199,15 @@ def _saved(folder: EvalFolder | None) -> Iterator[None]:
         ) from None
 
 
+@dataclass(frozen=True, slots=True)
 class _Evaluation:
     """Plays one environment after the other."""
 
-    def __init__(
-        self, plan: _Plan, policy: Policy, folder: EvalFolder | None, chosen: set[str]
-    ) -> None:
-        self.order: list[tuple[str, str, int]] = []
-        self._plan = plan
-        self._policy = policy
-        self._folder = folder
-        self._chosen = chosen
+    plan: _Plan
+    policy: Policy
+    folder: EvalFolder | None
+    chosen: set[str]
+    order: list[tuple[str, str, int]] = field(default_factory=list)
 
     async def run(self, entries: Sequence[EnvEntry]) -> Results:
         """Return the table; what of a family could not run is in it as ``not_run``.
@@ -221,7 +219,7 @@ class _Evaluation:
         asyncio.get_running_loop().set_exception_handler(_forget_interrupts)
         # A player's line is waited for inside the event loop. Elsewhere an interrupt is never
         # raised there: in the middle of asyncio it may lose a wake-up, and then nothing ends.
-        with interruptible() if self._plan.agent == HUMAN else cancelled_by_signals():
+        with interruptible() if self.plan.agent == HUMAN else cancelled_by_signals():
             return await self._run(entries)
 
     async def _run(self, entries: Sequence[EnvEntry]) -> Results:
@@ -233,17 +231,17 @@ class _Evaluation:
                 rows = await self._play(entry, place)
             except Exception as error:
                 cause = first_cause(error)
-                if entry.id in self._chosen or not isinstance(cause, ConfigError):
+                if entry.id in self.chosen or not isinstance(cause, ConfigError):
                     raise
                 say(f"not run: {cause}")
                 results[entry.short_name] = {**summarize_rows([]).to_json(), "not_run": str(cause)}
             else:
-                self.order += [row.key for row in rows]
+                self.order.extend(row.key for row in rows)
                 results[entry.short_name] = summarize_rows(rows).to_json()
         return results
 
     async def _play(self, entry: EnvEntry, place: str) -> list[EpisodeRow]:
-        plan = self._plan
+        plan = self.plan
         job = EvalJob(
             env=entry.short_name,
             env_id=entry.id,
@@ -254,21 +252,19 @@ class _Evaluation:
             concurrency=plan.concurrency,
             timeout_s=plan.timeout_s,
         )
-        kept = [] if self._folder is None else list(self._folder.rows.values())
+        kept = [] if self.folder is None else list(self.folder.rows.values())
         kept = [row for row in kept if row.env == job.env]
         total = len(job.tasks) * plan.seeds
         with _watch(f"{job.env}{place}", kept, total, is_human=plan.agent == HUMAN) as on_row:
-            rows = await play_job(job, self._policy, folder=self._folder, on_row=on_row)
+            rows = await play_job(job, self.policy, folder=self.folder, on_row=on_row)
         if place and len(rows) >= _WORTH_A_LINE and not sys.stderr.isatty():
             judged = sum(row.is_judged for row in rows)
             solved = sum(row.is_success for row in rows)
             say(f"{job.env}{place}: {len(rows)} episodes, {solved}/{judged} solved")
-        errors = [row.error for row in rows if row.error is not None]
-        if errors:
+        if errors := [row.error for row in rows if row.error is not None]:
             first = errors[0].splitlines()[0]
             say(f"{job.env}: {len(errors)} of {len(rows)} episodes broke: {first}")
-        silent = [row for row in rows if row.turns == 0 and not row.is_fault]
-        if silent:
+        if silent := [row for row in rows if row.turns == 0 and not row.is_fault]:
             where = f"{len(silent)} of {len(rows)} episodes"
             say(f"{job.env}: the agent never acted in {where}: {silent[0].stop_reason}")
         return rows

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from turngym.trainers.runs.progress import TrainResult
 
 
-_RUNS = Path("runs")
 _WIDEST = 110
 _SHOWN = {"warm_start/action_loss": "loss", "rollout/success": "success"}
 """What stands beside the bar: metric to label."""
@@ -78,7 +77,9 @@ def train(
         check_same_run(folder, config)
         is_longer = extends(read_settings(folder), config.model_dump(mode="json"))
         if (folder / "summary.json").exists() and not is_longer:
-            say(f"{folder}: this run is done; {_how_to_go_on(config.learner.lr_schedule)}")
+            is_at_0 = config.learner.lr_schedule == "cosine"  # more steps would teach nothing
+            advice = "" if is_at_0 else "give it more run.steps, or "
+            say(f"{folder}: this run is done; {advice}choose another folder with --out")
         elif has_begun(folder) and rank is not None:
             say(f"{folder}: resuming the run that is there")
     if rank is None:
@@ -93,12 +94,6 @@ def train(
         print_json({"folder": str(result.folder), **result.to_json()})
     else:
         _print_result(result)
-
-
-def _how_to_go_on(schedule: str) -> str:
-    if schedule == "cosine":  # which has fallen to 0
-        return "choose another folder with --out to train anew"
-    return "give it more run.steps, or choose another folder with --out"
 
 
 class Watcher:
@@ -149,24 +144,18 @@ def _folder(sources: list[str], out: Path | None) -> Path:
     files = [source for source in sources if "=" not in source]
     if not files:
         raise ConfigError("train: no recipe or TOML file gives the run its name; set --out")
-    return _RUNS / Path(files[-1]).stem
+    return Path("runs") / Path(files[-1]).stem
 
 
 def _print_result(result: TrainResult) -> None:
-    def row(name: str, before: Any, after: Any) -> list[str]:  # two Evaluations
-        return [
-            name,
-            percent(before.success, before.success_ci95),
-            percent(after.success, after.success_ci95),
-        ]
-
-    before, after = result.before, result.after
-    headers = ["HELD-OUT SUCCESS [95 %]", "BEFORE", "AFTER"]
     rows = [
-        row("sampled", before.sampled, after.sampled),
-        row("greedy", before.greedy, after.greedy),
+        [name, *(percent(one.success, one.success_ci95) for one in found)]
+        for name, found in {
+            "sampled": (result.before.sampled, result.after.sampled),
+            "greedy": (result.before.greedy, result.after.greedy),
+        }.items()
     ]
-    print(table(headers, rows))
+    print(table(["HELD-OUT SUCCESS [95 %]", "BEFORE", "AFTER"], rows))
     ended = "target reached" if result.reached_target else "all updates done"
     print(
         f"\n{result.env}, {result.algo}, seed {result.seed}: {result.updates} updates ({ended}), "
