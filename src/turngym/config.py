@@ -72,7 +72,7 @@ def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, 
             path = tuple(found["key"].split("."))
             if not all(path):
                 raise ConfigError(f"override {source!r}: wanted key.path=value")
-            tree = _nested(path, _json_or_text(found["value"]))
+            tree = _nested(path, json_or_text(found["value"]))
             raw_texts[path] = found["value"]
         else:
             tree = dict(source) if isinstance(source, Mapping) else _read_source(cls, source)
@@ -94,7 +94,8 @@ class _Replace(dict[str, Any]):
     """A table that takes the place of what was there instead of being merged into it."""
 
 
-def _json_or_text(text: str) -> Any:
+def json_or_text(text: str) -> Any:
+    """Return the value that ``text`` is in JSON; where it is none, the text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -113,7 +114,7 @@ def _read_source(cls: type[StrictModel], source: str | Path) -> Tree:
     is_bare = path.parent == Path() and path.suffix != ".toml"
     if cls.recipe_folder is None or path.is_file() or not (is_bare or path.parent == _RECIPES):
         fields = cls.model_fields.items()
-        bare = (key for key, field in fields for m in _models(field.annotation) if _bare_key(m))
+        bare = (key for key, field in fields for m in _models(field.annotation) if m.bare_key)
         return _read(path, bare=next(bare, ""))
     recipes = toml_files(cls.recipe_folder)
     if found := recipes.get(path.name.removesuffix(".toml")):
@@ -138,8 +139,10 @@ def _read(path: Path, *, bare: str = "") -> Tree:
         if path.suffix != ".toml":
             example = f", for example {bare}={path}" if bare else ""
             hint = f"; an override is written key.path=value{example}"
-        elif near := _near(path.name, (p.name for p in path.parent.glob("*.toml") if p != path)):
-            hint = f". Did you mean {str(path.with_name(near))!r}?"
+        else:
+            others = [file.name for file in path.parent.glob("*.toml") if file != path]
+            for near in difflib.get_close_matches(path.name, others, n=1, cutoff=0.5):
+                hint = f". Did you mean {str(path.with_name(near))!r}?"
         raise ConfigError(f"{path}: cannot be read ({error.strerror}){hint}") from error
     except ValueError as error:  # not TOML, or not UTF-8
         raise ConfigError(f"{path}: {error}") from error
@@ -185,7 +188,7 @@ def _with_elements(path: str, old: Sequence[Any], new: Tree) -> list[Any]:
     return items
 
 
-def _expand(cls: type[BaseModel], tree: Mapping[str, Any]) -> Tree:
+def _expand(cls: type[StrictModel], tree: Mapping[str, Any]) -> Tree:
     """Put presets in place of their names."""
     expanded: Tree = {}
     for key, value in tree.items():
@@ -200,11 +203,11 @@ def _expand(cls: type[BaseModel], tree: Mapping[str, Any]) -> Tree:
             expanded[key] = {place: _expand(cls, {key: one})[key] for place, one in value.items()}
             continue
         for model in _models(annotation):
-            if isinstance(value, str) and issubclass(model, StrictModel) and model.preset_folder:
+            if isinstance(value, str) and model.preset_folder:
                 expanded[key] = _Replace(_preset(key, value, model.preset_folder))
-            elif isinstance(value, str) and not is_list and (bare := _bare_key(model)):
+            elif isinstance(value, str) and not is_list and (bare := model.bare_key):
                 expanded[key] = {bare: value}
-            elif isinstance(value, list) and (bare := _bare_key(model)):
+            elif isinstance(value, list) and (bare := model.bare_key):
                 expanded[key] = [{bare: one} if isinstance(one, str) else one for one in value]
             elif isinstance(value, Mapping):  # of a union any member may know the keys
                 expanded[key] = value = _expand(model, value)
@@ -244,7 +247,9 @@ def _validate(cls: type[ConfigT], tree: Tree, raw_texts: Mapping[tuple[str, ...]
                 retyped = True
         if retyped:  # JSON by chance, such as a folder called 2024
             return _validate(cls, tree, {})
-        lines = (_explain(cls, tree, e) for e in error.errors() if not _is_echo(e))
+        # A list is not called too short for elements with findings of their own.
+        findings = [e for e in error.errors() if e["type"] != "too_short" or not e["input"]]
+        lines = (_explain(cls, tree, one) for one in findings)
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
 
@@ -253,19 +258,14 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def _is_echo(found: Mapping[str, Any]) -> bool:
-    """Return whether a list is only called too short for elements with findings of their own."""
-    return bool(found["type"] == "too_short" and found["input"])
-
-
-def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:
+def _explain(cls: type[StrictModel], tree: Tree, found: Mapping[str, Any]) -> str:
     """Return one finding as one line: dotted path, what is wrong, what was found."""
     path, kind = _path(tree, found["loc"]), found["type"]
     where, context = ".".join(path), found.get("ctx", {})
     tag = f".type={context['tag']}" if kind == "union_tag_invalid" else ""
     tag = f"={found['input']}" if kind == "literal_error" else tag
     pattern = ".".join("*" if part.isdigit() else part for part in path) + tag
-    if (kind == "extra_forbidden" or tag) and (new := _renamed(cls).get(pattern)):
+    if (kind == "extra_forbidden" or tag) and (new := cls.renamed.get(pattern)):
         return f"{where}{tag}: has a new name: {new}"
     if kind == "extra_forbidden":
         return f"{where}: unknown key{_hint(cls, tree, path)}"
@@ -290,7 +290,7 @@ def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:
     return f"{where}: {message} (got {json.dumps(got, default=str)})"
 
 
-def _hint(cls: type[BaseModel], tree: Tree, path: Sequence[str]) -> str:
+def _hint(cls: type[StrictModel], tree: Tree, path: Sequence[str]) -> str:
     """Return where an unknown key belongs, what it may have meant, or what there is."""
     *block, name = path
     model, members = _block(cls, tree, block)
@@ -308,14 +308,6 @@ def _hint(cls: type[BaseModel], tree: Tree, path: Sequence[str]) -> str:
     if found := near or list(places) or difflib.get_close_matches(name, known, n=1, cutoff=0.5):
         return f". Did you mean {' or '.join(repr(key) for key in found)}?"
     return f". Known: {', '.join(known)}"
-
-
-def _bare_key(model: type[BaseModel]) -> str | None:
-    return model.bare_key if issubclass(model, StrictModel) else None
-
-
-def _renamed(cls: type[BaseModel]) -> Mapping[str, str]:
-    return cls.renamed if issubclass(cls, StrictModel) else {}
 
 
 def _path(tree: Tree, loc: Iterable[int | str]) -> tuple[str, ...]:
@@ -336,11 +328,10 @@ def _path(tree: Tree, loc: Iterable[int | str]) -> tuple[str, ...]:
 
 
 def _block(
-    cls: type[BaseModel], tree: Any, path: Sequence[str]
-) -> tuple[type[BaseModel], list[type[BaseModel]]]:
+    cls: type[StrictModel], tree: Any, path: Sequence[str]
+) -> tuple[type[StrictModel], list[type[StrictModel]]]:
     """Return the model of the block at ``path``, and all members of the union that it is of."""
-    model: type[BaseModel] = cls
-    members: list[type[BaseModel]] = [cls]
+    model, members = cls, [cls]
     for key in path:
         if isinstance(tree, list):  # the models of the list are those of its elements
             tree = tree[int(key)]
@@ -349,28 +340,24 @@ def _block(
             field = model.model_fields.get(key)
             members = [] if field is None else _models(field.annotation)
         if not members:
-            return BaseModel, []
+            return StrictModel, []
         chosen = tree.get("type") if isinstance(tree, dict) else None
         model = next((m for m in members if chosen in _type_tags(m)), members[0])
     return model, members
 
 
-def _type_tags(model: type[BaseModel]) -> tuple[Any, ...]:
+def _type_tags(model: type[StrictModel]) -> tuple[Any, ...]:
     field = model.model_fields.get("type")
     return get_args(field.annotation) if field is not None else ()
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def _models(annotation: Any) -> list[type[StrictModel]]:
     """Return the models an annotation may hold: itself, members of a union, elements of a list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, StrictModel):
         return [annotation]
     if get_origin(annotation) in (Union, types.UnionType, Annotated, tuple, list):
         return [model for part in get_args(annotation) for model in _models(part)]
     return []
-
-
-def _near(name: str, known: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
 
 
 def _toml_table(table: Mapping[str, Any], prefix: str) -> list[str]:
