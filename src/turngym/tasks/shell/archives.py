@@ -8,7 +8,6 @@ from turngym.tasks.shell.words import EndState, lines, words
 
 
 def pack(rng: Random) -> EndState:
-    """Pack a folder."""
     names = words(rng, 4)
     files = {f"data/{name}.txt": f"{name}\n" for name in names}
     files |= {f"data/tmp/{name}.tmp": "scratch\n" for name in names[:2]}
@@ -25,7 +24,6 @@ def pack(rng: Random) -> EndState:
 
 
 def unpack(rng: Random) -> EndState:
-    """Unpack one file of an archive."""
     names = words(rng, 4)
     files = {f"in/{name}.txt": f"{name} {rng.randrange(1000)}\n" for name in names}
     chosen = names[0]
@@ -41,7 +39,6 @@ def unpack(rng: Random) -> EndState:
 
 
 def nested_archive(rng: Random) -> EndState:
-    """Find a file in an archive in an archive."""
     name, inner, outer = words(rng, 3)
     number = rng.randrange(10_000, 99_999)
     return EndState(
@@ -55,7 +52,6 @@ def nested_archive(rng: Random) -> EndState:
 
 
 def compress_old(rng: Random) -> EndState:
-    """Compress the logs of one year."""
     year, other = rng.sample(range(2015, 2024), 2)
     months = rng.sample(range(1, 13), 4)
     files = {f"logs/{y}-{m:02}.log": f"{y} {m}\n" * 3 for y in (year, other) for m in months}
@@ -73,7 +69,6 @@ def compress_old(rng: Random) -> EndState:
 
 
 def checksum(rng: Random) -> EndState:
-    """Find the file that was damaged."""
     names = sorted(words(rng, 5))
     files = {f"{name}.dat": f"{name} {rng.randrange(10**6)}\n" for name in names}
     bad = rng.choice(names)

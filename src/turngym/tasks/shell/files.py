@@ -8,7 +8,6 @@ from turngym.tasks.shell.words import NAMES, EndState, lines, words
 
 
 def rename_ending(rng: Random) -> EndState:
-    """Give files another ending."""
     old, new = rng.sample(["txt", "md", "log", "dat", "note"], 2)
     names = words(rng, 6)
     files = {
@@ -26,7 +25,6 @@ def rename_ending(rng: Random) -> EndState:
 
 
 def sort_into_folders(rng: Random) -> EndState:
-    """Put files into folders by their ending."""
     endings = rng.sample(["csv", "py", "md", "json", "txt"], 3)
     files = {f"{name}.{rng.choice(endings)}": f"{name}\n" for name in words(rng, 8)}
     return EndState(
@@ -42,7 +40,6 @@ def sort_into_folders(rng: Random) -> EndState:
 
 
 def delete_empty(rng: Random) -> EndState:
-    """Delete empty files in a tree."""
     files = {
         f"{rng.choice(['a', 'b/c', 'b'])}/{name}.txt": f"{name}\n" if number % 3 else ""
         for number, name in enumerate(words(rng, 9))
@@ -56,7 +53,6 @@ def delete_empty(rng: Random) -> EndState:
 
 
 def largest_file(rng: Random) -> EndState:
-    """Name the largest file of a tree."""
     sizes = rng.sample(range(10, 400), 7)
     files = {f"d{n % 3}/{name}.bin": "x" * sizes[n] for n, name in enumerate(words(rng, 7))}
     largest = max(files, key=lambda path: len(files[path]))
@@ -71,7 +67,6 @@ def largest_file(rng: Random) -> EndState:
 
 
 def find_by_content(rng: Random) -> EndState:
-    """List the files that hold a word."""
     word, *others = words(rng, 12)
     files = {}
     for number, name in enumerate(others[:8]):
@@ -88,7 +83,6 @@ def find_by_content(rng: Random) -> EndState:
 
 
 def copy_tree(rng: Random) -> EndState:
-    """Copy some files and keep their folders."""
     folders = ("one", "two", "two/deep")
     files = {
         f"src/{rng.choice(folders)}/{name}.{rng.choice(['py', 'txt'])}": f"{name}\n"
@@ -107,7 +101,6 @@ def copy_tree(rng: Random) -> EndState:
 
 
 def remove_duplicates(rng: Random) -> EndState:
-    """Of files with equal contents keep the first by name."""
     names, texts = sorted(words(rng, 8)), words(rng, 4)
     files = {f"{name}.txt": f"{rng.choice(texts)}\n" for name in names}
     first = {files[path]: path for path in sorted(files, reverse=True)}
@@ -122,7 +115,6 @@ def remove_duplicates(rng: Random) -> EndState:
 
 
 def number_files(rng: Random) -> EndState:
-    """Number files in order."""
     names = words(rng, 6)
     files = {f"{name}.txt": f"{name}\n" for name in names}
     new = {f"{n:02}-{name}.txt": f"{name}\n" for n, name in enumerate(sorted(names), start=1)}
@@ -136,7 +128,6 @@ def number_files(rng: Random) -> EndState:
 
 
 def merge_files(rng: Random) -> EndState:
-    """Join parts in numerical order."""
     names = words(rng, 11)
     files = {f"part{n}.txt": f"{name}\n" for n, name in enumerate(names, start=1)}
     return EndState(
@@ -149,7 +140,6 @@ def merge_files(rng: Random) -> EndState:
 
 
 def odd_names(rng: Random) -> EndState:
-    """Deal with blanks in names."""
     pairs = [words(rng, 2) for _ in range(5)]
     files = {f"{one} {other} {n}.txt": f"{one}\n" for n, (one, other) in enumerate(pairs)}
     new = {path.replace(" ", "_"): text for path, text in files.items()}
@@ -162,7 +152,6 @@ def odd_names(rng: Random) -> EndState:
 
 
 def make_executable(rng: Random) -> EndState:
-    """Make scripts executable, and nothing else."""
     names = words(rng, 6)
     files = {
         f"bin/{name}": ("#!/bin/sh\necho hello\n" if n % 2 else f"plain {name}\n")
@@ -180,7 +169,6 @@ def make_executable(rng: Random) -> EndState:
 
 
 def lock_down(rng: Random) -> EndState:
-    """Set modes of secrets."""
     names = words(rng, 5)
     files = {
         f"home/{name}.{'key' if n < 3 else 'pub'}": f"{name}\n" for n, name in enumerate(names)
@@ -197,7 +185,6 @@ def lock_down(rng: Random) -> EndState:
 
 
 def links(rng: Random) -> EndState:
-    """Make a link for each tool."""
     names = sorted(words(rng, 4))
     files = {f"tools/{name}.sh": f"echo {name}\n" for name in names}
     return EndState(
@@ -213,7 +200,6 @@ def links(rng: Random) -> EndState:
 
 
 def dated_names(rng: Random) -> EndState:
-    """Turn dates in names round."""
     days = [
         (rng.randrange(2010, 2024), rng.randrange(1, 13), rng.randrange(1, 29)) for _ in range(5)
     ]
@@ -230,7 +216,6 @@ def dated_names(rng: Random) -> EndState:
 
 
 def inventory(rng: Random) -> EndState:
-    """Count the files of each folder."""
     counts = {name.lower(): rng.randrange(1, 6) for name in rng.sample(NAMES, 4)}
     files = {f"{name}/f{n}.txt": "x\n" for name, count in counts.items() for n in range(count)}
     return EndState(
