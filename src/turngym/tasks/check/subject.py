@@ -76,7 +76,6 @@ class Played:
         return self.score is not None and self.score >= 1.0
 
     def __str__(self) -> str:
-        """Return what came of it."""
         if self.fault:
             return f"{self.name}: {self.fault}"
         reason = f" ({self.problem})" if self.problem and not self.won else ""

@@ -131,7 +131,6 @@ class Exact(AnswerScorer):
     """False: character by character, blanks at both ends aside."""
 
     def compare(self, answer: str, reference: str) -> float:
-        """Return 1 or 0."""
         if self.normalized:
             return exact_match(answer, [reference])
         return float(answer.strip() == reference.strip())
@@ -143,12 +142,11 @@ class F1(AnswerScorer):
     type: Literal["f1"] = "f1"
 
     def compare(self, answer: str, reference: str) -> float:
-        """Return the F1 of words."""
         return token_f1(answer, [reference])
 
 
 class Numeric(AnswerScorer):
-    """1 where the answer is a number, with or without a unit, near the reference.
+    """1 where the answer is a number alone, with or without a unit, near the reference.
 
     ``|answer - reference| <= max(absolute, relative * |reference|)``
     """
@@ -158,7 +156,6 @@ class Numeric(AnswerScorer):
     relative: float = Field(default=0.0, ge=0)
 
     def compare(self, answer: str, reference: str) -> float:
-        """Return 1 or 0; 0 where the answer says more than a number."""
         if (found := _WITH_UNIT.fullmatch(answer.strip())) is None:
             return 0.0
         near = max(self.absolute, self.relative * abs(wanted := _number(reference)))
@@ -182,7 +179,6 @@ class Pattern(AnswerScorer):
     ignore_case: bool = True
 
     def compare(self, answer: str, reference: str) -> float:
-        """Return 1 or 0."""
         flags = re.DOTALL | (re.IGNORECASE if self.ignore_case else 0)
         return float(re.fullmatch(reference, answer[:_MAX_CHARS].strip(), flags) is not None)
 
