@@ -15,7 +15,7 @@ from turngym.api.agents import as_policy
 from turngym.config import load_config
 from turngym.coroutines import apart, stoppable
 from turngym.environments.gym.registration import make
-from turngym.errors import ConfigError, require_known
+from turngym.errors import ConfigError, TrainingError, require_known
 from turngym.rollouts.evaluation import evaluate as evaluation
 from turngym.rollouts.evaluation.statistics import Evaluation, summarize
 from turngym.tasks.base import SPLITS, Split, Task
@@ -147,7 +147,6 @@ def compare(
         TrainingError: A run failed.
     """
     from turngym.api.jobs import run_heats
-    from turngym.errors import TrainingError
     from turngym.reports.comparison import rank
     from turngym.reports.runs import Protocol, read_runs
     from turngym.trainers.runs.comparison import ComparedAlgo, plan

@@ -26,6 +26,9 @@ from turngym.errors import ConfigError, require_known, unknown_name
 from turngym.plugins import import_attribute
 from turngym.records import writable_folder
 from turngym.registry import EnvEntry, program_name
+from turngym.reports.texts import soundness_page
+from turngym.sandbox.backends.catalogue import backend_names
+from turngym.sandbox.checks.check import check_sandbox
 from turngym.tasks.base import SPLITS, Split, Task
 
 if TYPE_CHECKING:
@@ -92,9 +95,6 @@ def check_a_sandbox(
 
     Exit code 1 when a promise is broken, an attack gets through, or a required check could not run.
     """
-    from turngym.sandbox.backends.catalogue import backend_names
-    from turngym.sandbox.checks.check import check_sandbox
-
     if ":" not in name and name not in backend_names():
         raise unknown_name("sandbox", name, backend_names())
     target = import_attribute("sandbox", name) if ":" in name else name
@@ -150,7 +150,6 @@ def check_a_task(
     Exit code 1 when a task is not sound, or a required check could not run.
     """
     from turngym.environments.checks.task import EnvSubject
-    from turngym.reports.texts import soundness_page
     from turngym.tasks.check.checks import Settings
     from turngym.tasks.check.form import check_form
 

@@ -13,6 +13,7 @@ import typer
 from turngym.cli.arguments import Json
 from turngym.cli.output import print_found, print_json, progress, say
 from turngym.cli.play import interruptible
+from turngym.plugins import import_function
 
 app = typer.Typer(help="Build and query the index of a corpus, for search environments.")
 
@@ -121,7 +122,6 @@ def propose(
         ProposalCounts,
         self_play_questions,
     )
-    from turngym.plugins import import_function
 
     read_manifest(folder)
     write = ClozeProposer() if proposer is None else import_function("proposer", proposer)

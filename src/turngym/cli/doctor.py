@@ -18,6 +18,7 @@ import typer
 from turngym import __version__, registry
 from turngym.cli.arguments import SOURCES, Json
 from turngym.cli.output import print_found, table
+from turngym.config import load_config
 from turngym.environments.gym.registration import make
 from turngym.errors import MissingExtraError, SandboxRefused, require_known
 from turngym.registry import EnvEntry
@@ -90,7 +91,6 @@ def doctor(
 
 def _look_at_engine(part: str, sources: list[str], *, as_json: bool) -> None:
     from turngym.agents.build import check_engine
-    from turngym.config import load_config
     from turngym.trainers.settings.train import TrainConfig
 
     require_known("part", part, ["engine"])

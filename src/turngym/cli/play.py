@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from turngym.agents.scripted import InlinePolicy
@@ -115,8 +116,6 @@ def play(
 
     Lines may also come from a pipe.
     """
-    import numpy as np
-
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0])
     with closing(make(env, **env_options(env_option))) as world:

@@ -15,7 +15,7 @@ from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import Json
 from turngym.cli.output import evaluation_table, print_json, progress, say, table
 from turngym.errors import ConfigError, require_known
-from turngym.records import writable_folder
+from turngym.records import Manifest, writable_folder, write_trajectories
 from turngym.reports.texts import percent
 
 if TYPE_CHECKING:
@@ -252,7 +252,6 @@ def export(
 
     Of a training run these are the episodes that it keeps in its folder.
     """
-    from turngym.records import Manifest, write_trajectories
     from turngym.reports import export as flat
     from turngym.reports.viewer.library import sources_of
 

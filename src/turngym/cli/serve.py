@@ -17,6 +17,7 @@ from turngym import registry
 from turngym.api.agents import make_policy, need_train_extra
 from turngym.cli.arguments import EnvOptions, env_options, split_of
 from turngym.cli.output import print_json, say
+from turngym.config import load_config
 from turngym.environments.gym.registration import make, named
 from turngym.errors import ConfigError, require_known
 from turngym.records import writable_folder
@@ -130,7 +131,6 @@ def engine(
     from turngym.agents.engine.config import VllmEngineConfig
     from turngym.agents.engine.models import check_model_path
     from turngym.agents.engine.vllm.children import command
-    from turngym.config import load_config
 
     if (weights is None) != nccl:
         raise ConfigError("serve engine: wanted --weights FOLDER or --nccl, and not both")

@@ -13,6 +13,7 @@ import typer
 
 from turngym.cli.arguments import Json
 from turngym.cli.output import FAILED, print_found, print_json, say, table
+from turngym.config import load_config
 from turngym.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Play a simulated run of the rollout scheduler; in virtual time always the same."""
-    from turngym.config import load_config
     from turngym.rollouts.scheduler.ledger import Ledger
     from turngym.rollouts.scheduler.metrics import Timeline
     from turngym.rollouts.simulation.simulate import (

@@ -25,6 +25,7 @@ from turngym.cli.output import (
     table,
 )
 from turngym.cli.report import REFERENCE_HELP, print_report
+from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError, require_known
 from turngym.reports.texts import percent
 
@@ -55,7 +56,6 @@ def train(
     The same command again resumes a run that was stopped.
     """
     need_train_extra("'turngym train'")
-    from turngym.config import load_config
     from turngym.trainers.distributed.launch import launch, rank_here
     from turngym.trainers.loop import obey
     from turngym.trainers.loop import train as run_training
@@ -178,7 +178,6 @@ def recipes() -> None:
 @app.command()
 def presets() -> None:
     """List the credit methods that ship: 'turngym train demo algo=NAME' trains with one."""
-    from turngym.config import load_config
     from turngym.trainers.settings.algo import needs_of
     from turngym.trainers.settings.train import TrainConfig
     from turngym.trainers.settings.train import presets as shipped
@@ -199,7 +198,6 @@ def show(
     ] = False,
 ) -> None:
     """Print every setting of a training run, defaults included, as TOML that can be used again."""
-    from turngym.config import load_config, to_toml
     from turngym.trainers.runs.needs import check_needs, flat
     from turngym.trainers.settings.train import TrainConfig
 
