@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -150,6 +150,7 @@ def check_a_task(
     Exit code 1 when a task is not sound, or a required check could not run.
     """
     from turngym.environments.checks.task import EnvSubject
+    from turngym.environments.packed import named_task
     from turngym.tasks.check.checks import Settings
     from turngym.tasks.check.form import check_form
 
@@ -159,7 +160,8 @@ def check_a_task(
         writable_file(page, "--page")
     if (Path(target) / "task.toml").is_file():
         reports.append(check_form(Path(target)))
-    make_env, wanted, name = _task_target(target, env_options(env_option))
+    name, wanted = named_task(target)
+    make_env = partial(make, name, **env_options(env_option))
     subject = EnvSubject(make_env, name, is_named=True)
     settings = Settings(parallel=parallel, cheats=None if all_cheats else Settings().cheats)
     try:
@@ -232,17 +234,6 @@ def _soundness_table(reports: Sequence[CheckReport]) -> str:
                 status = "NOT RUN" if result.status == "not-run" else result.status
                 rows.append([f"  {result.name}", status, f"{result.seconds:.1f}", result.reason])
     return table(["CHECK", "RESULT", "SECONDS", "FINDING"], rows)
-
-
-def _task_target(
-    target: str, options: dict[str, Any]
-) -> tuple[Callable[[], Any], tuple[Split, int] | None, str]:
-    """Return what makes the environment of ``target``, the task that it names, and its name."""
-    parts = target.rsplit("/", 2)
-    if not Path(target).exists() and len(parts) == 3 and parts[1] in SPLITS and parts[2].isdigit():
-        split: Split = "train" if parts[1] == "train" else "test"
-        return partial(make, parts[0], **options), (split, int(parts[2])), parts[0]
-    return partial(make, target, **options), None, target
 
 
 def envs(

@@ -136,9 +136,8 @@ class HarborProblem(FileProblem):
     def content(self) -> str:
         """Instruction and every file of the folder."""
         digest = hashlib.sha256()
-        for path in sorted(self.folder.rglob("*")):
-            if path.is_file():
-                digest.update(str(path.relative_to(self.folder)).encode() + path.read_bytes())
+        for path, data in _below(self.folder).items():
+            digest.update(path.encode() + data)
         return f"{self.prompt}\n{digest.hexdigest()}"
 
     @cached_property
