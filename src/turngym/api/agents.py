@@ -63,17 +63,16 @@ def make_policy(spec: str) -> Policy:
     if not rest:
         raise ConfigError(f"agent {spec!r}: nothing after the colon; wanted {FORMS}")
     if kind in _MODELS:
-        return _model(spec, kind, rest)
+        name, *settings = _words(spec, rest)
+        config, field = _MODELS[kind]
+        return _built(spec, config, [{"type": kind, field: name}, *settings])
     if kind == "run":
         return _trained(spec, rest)
-    return _from_python(spec)
-
-
-def _model(spec: str, kind: str, rest: str) -> Policy:
-    """Return the agent of ``kind:NAME key=value ...``."""
-    name, *settings = _words(spec, rest)
-    config, field = _MODELS[kind]
-    return _built(spec, config, [{"type": kind, field: name}, *settings])
+    found = import_attribute("agent", spec)
+    try:
+        return as_policy(found)
+    except ConfigError as error:
+        raise ConfigError(f"agent {spec!r}: {error}") from None
 
 
 def _from_file(spec: str) -> Policy:
@@ -154,15 +153,6 @@ def _run_words(spec: str, rest: str) -> tuple[Path, list[str]]:
     return Path(folder).expanduser(), settings
 
 
-def _from_python(spec: str) -> Policy:
-    """Return the policy of ``module:NAME``."""
-    found = import_attribute("agent", spec)
-    try:
-        return as_policy(found)
-    except ConfigError as error:
-        raise ConfigError(f"agent {spec!r}: {error}") from None
-
-
 def as_policy(agent: object) -> Policy:
     """Return ``agent`` as a policy.
 
@@ -175,19 +165,21 @@ def as_policy(agent: object) -> Policy:
     """
     if isinstance(agent, str):
         return make_policy(agent)
-    if inspect.isclass(agent) and callable(getattr(agent, "act", None)):
-        return FunctionPolicy(agent)
-    if hasattr(agent, "start") and not inspect.isclass(agent):
+    if inspect.isclass(agent):
+        if callable(getattr(agent, "act", None)):
+            return FunctionPolicy(agent)
+    elif hasattr(agent, "start"):
         policy: Policy = agent
         return policy
-    if not callable(agent) or inspect.isclass(agent):
-        kind = f"value of type {type(agent).__name__!r}"
-        found = f"the class {agent.__name__!r}" if inspect.isclass(agent) else f"a {kind}"
-        raise ConfigError(
-            "wanted a function of (observation, info) that returns a str, a class with such a "
-            f"method act, or a Policy object; found {found}"
-        )
-    return FunctionPolicy(agent)
+    elif callable(agent):
+        return FunctionPolicy(agent)
+    found = f"a value of type {type(agent).__name__!r}"
+    if inspect.isclass(agent):
+        found = f"the class {agent.__name__!r}"
+    raise ConfigError(
+        "wanted a function of (observation, info) that returns a str, a class with such a method "
+        f"act, or a Policy object; found {found}"
+    )
 
 
 def agent_digest(spec: str) -> str | None:

@@ -23,16 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import (
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    Protocol,
-    SupportsFloat,
-    TypeVar,
-    runtime_checkable,
-)
+from typing import Any, ClassVar, Generic, Literal, Protocol, SupportsFloat, TypeVar
 
 from turngym.errors import ConfigError, EpisodeError, TaskFault
 from turngym.faults import Boundary
@@ -79,7 +70,6 @@ class Cheat:
     script: Script
 
 
-@runtime_checkable
 class World(Protocol):
     """What a judge may see: the state behind the screen, never the screen."""
 
