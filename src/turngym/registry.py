@@ -107,24 +107,17 @@ class EnvEntry:
 
     def missing(self) -> list[str]:
         """Return what is not there, as install hints; empty when it runs here."""
-        hints = [
-            f"pip install --no-deps {name}" for name in self._missing_modules(WITHOUT_DEPENDENCIES)
-        ]
-        modules = self._missing_modules()
+        modules, alone = self._missing_modules()
+        hints = [f"pip install --no-deps {name}" for name in alone]
         if modules and self.extra:
             hints.append(f"pip install 'turngym[{self.extra}]'")
         elif modules:
             hints.append(f"install the Python module {modules[0]!r}")
-        hints += [
-            f"install the program {program_name(need)!r}{self._package_of(need)}"
-            for need in self.programs
-            if find_program(need) is None
-        ]
+        for name in (program_name(need) for need in self.programs if find_program(need) is None):
+            package = self.packages.get(name)
+            more = f": apt-get install {package}" if package else ""
+            hints.append(f"install the program {name!r}{more}")
         return hints
-
-    def _package_of(self, need: str) -> str:
-        package = self.packages.get(program_name(need))
-        return "" if package is None else f": apt-get install {package}"
 
     def require(self) -> None:
         """Raise when something is missing.
@@ -137,21 +130,20 @@ class EnvEntry:
         if not hints:
             return
         what = f"environment {self.short_name!r}"
-        if self.extra and self._missing_modules():
+        modules, alone = self._missing_modules()
+        if self.extra and modules:
             error = missing_extra(what, self.extra)
             more = [hint for hint in hints if f"turngym[{self.extra}]" not in hint]
             raise MissingExtraError("; ".join([str(error), *more]))
-        if names := self._missing_modules(WITHOUT_DEPENDENCIES):
-            raise MissingExtraError(f"{what} needs {names[0]!r}: {'; '.join(hints)}")
+        if alone:
+            raise MissingExtraError(f"{what} needs {alone[0]!r}: {'; '.join(hints)}")
         raise ConfigError(f"{what}: {'; '.join(hints)}")
 
-    def _missing_modules(self, among: frozenset[str] | None = None) -> list[str]:
-        """Return the modules that are missing: those of the extra, or those ``among``."""
-        return [
-            name
-            for name in self.modules
-            if (name in WITHOUT_DEPENDENCIES) == (among is not None) and not _can_import(name)
-        ]
+    def _missing_modules(self) -> tuple[list[str], list[str]]:
+        """Return the modules that are missing: those of the extra, and those wanted alone."""
+        lacks = [name for name in self.modules if not _can_import(name)]
+        alone = [name for name in lacks if name in WITHOUT_DEPENDENCIES]
+        return [name for name in lacks if name not in alone], alone
 
 
 def find_program(need: str) -> str | None:
@@ -378,16 +370,13 @@ def match(pattern: str) -> list[EnvEntry]:
     if not pattern.endswith("/*"):
         return [find(pattern)]
     family = pattern.removesuffix("/*")
-    found: list[EnvEntry] = []
-    kinds: list[tuple[object, ...]] = []
+    found: dict[str, EnvEntry] = {}
     for entry in entries():
-        kind = (entry.entry_point, entry.kwargs, entry.max_turns)
-        if entry.family == family and kind not in kinds:
-            found.append(entry)
-            kinds.append(kind)
+        if entry.family == family:
+            found.setdefault(repr((entry.entry_point, entry.kwargs, entry.max_turns)), entry)
     if not found:
         raise unknown_name("family", family, {entry.family for entry in entries()})
-    return found
+    return [*found.values()]
 
 
 def discover() -> None:
