@@ -8,6 +8,7 @@ already. The rest is refused by name.
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import shlex
 import subprocess
@@ -145,9 +146,7 @@ def _instructions(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _absolute(base: str, path: str) -> str:
-    joined = path if path.startswith("/") else f"{base.rstrip('/')}/{path}"
-    parts = [part for part in joined.split("/") if part not in ("", ".")]
-    return "/" + "/".join(parts)
+    return "/" + posixpath.normpath(posixpath.join(base, path)).strip("/")
 
 
 def _variables(text: str) -> dict[str, str]:
