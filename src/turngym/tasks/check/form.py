@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from turngym.check_report import Broken, CheckReport, Doubtful, Evidence
-from turngym.tasks.harbor.schema import HarborConfig
+from turngym.errors import ConfigError
+from turngym.tasks.harbor.schema import read_config
 
 _INSTALLS = re.compile(
     r"\b(apt-get|apt|apk|yum|dnf|pip3?|uv|uvx|npm|cargo|gem)\s+(install|add|-y)|\buvx\s"
@@ -109,31 +108,26 @@ def _config_is_valid(folder: Folder) -> Iterator[str]:
         yield "task.toml is missing"
     if folder.problem:
         yield f"task.toml cannot be read: {folder.problem}"
-    yield from (text for kind, text in _errors(folder) if kind != "extra_forbidden")
+    yield from (line for line in _errors(folder) if ": unknown key" not in line)
     for place in ("agent", "verifier"):
         limit = _table(folder.config.get(place)).get("timeout_sec")
         if isinstance(limit, int | float) and not 0 < limit <= 86_400:
             yield f"{place}.timeout_sec is {limit:g}, wanted more than 0 and at most a day"
 
 
-def _errors(folder: Folder) -> Iterator[tuple[str, str]]:
-    """Yield kind and text of what the schema does not like, old names of keys aside."""
-    found = {key: value for key, value in folder.config.items() if key != "version"}
-    if "environment" in found:
-        table = _table(found["environment"])
-        found["environment"] = {k: table[k] for k in table if k not in ("memory", "storage")}
+def _errors(folder: Folder) -> list[str]:
+    """Return what the schema does not like of a configuration that is TOML, one line each."""
+    file = folder.path / "task.toml"
     try:
-        HarborConfig.model_validate(found)
-    except ValidationError as problem:
-        for error in problem.errors():
-            place = ".".join(map(str, error["loc"]))
-            yield error["type"], f"{place}: {error['msg']}"
+        if folder.config:
+            read_config(file)
+    except ConfigError as error:
+        return str(error).replace(f"{file}: ", "").splitlines()
+    return []
 
 
 def _fields_are_known(folder: Folder) -> Iterator[str]:
-    for kind, text in _errors(folder):
-        if kind == "extra_forbidden":
-            yield f"{text.partition(':')[0]} is no field of the schema"
+    yield from (line for line in _errors(folder) if ": unknown key" in line)
 
 
 def _files_are_there(folder: Folder) -> Iterator[str]:
