@@ -16,10 +16,10 @@ from typing import Annotated, Literal
 import typer
 
 from turngym import __version__, registry
+from turngym.api.verbs import rollout
 from turngym.cli.arguments import SOURCES, Json
 from turngym.cli.output import print_found, table
 from turngym.config import load_config
-from turngym.environments.gym.registration import make
 from turngym.errors import MissingExtraError, SandboxRefused, require_known
 from turngym.registry import EnvEntry
 from turngym.sandbox.backends.catalogue import backend_names, open_backend
@@ -103,19 +103,14 @@ def _look_at_engine(part: str, sources: list[str], *, as_json: bool) -> None:
 def _core() -> Finding:
     """Play an episode with the expert, as any installation must be able to."""
     try:
-        env = make(_CORE_ENV)
-        env.reset(seed=0)
-        expert, turns, over = env.get_wrapper_attr("expert_action"), 0, False
-        while not over:
-            _, _, terminated, truncated, info = env.step(expert())
-            turns, over = turns + 1, terminated or truncated
-        env.close()
-        if info["score"] != 1.0:
-            raise RuntimeError(f"the expert failed in {_CORE_ENV} with score {info['score']}")
+        [one] = rollout(_CORE_ENV, "expert")
+        if one.score != 1.0:
+            reason = one.error or f"its score is {one.score}"
+            raise RuntimeError(f"the expert failed in {_CORE_ENV}: {reason}")
     except Exception as error:  # noqa: BLE001 - whatever breaks is the finding
         fix = "pip install --force-reinstall turngym"
         return Finding(name="core", status="broken", detail=_text(error), fix=fix, required=True)
-    detail = f"played an episode of {_CORE_ENV} in {turns} turns"
+    detail = f"played an episode of {_CORE_ENV} in {len(one.turns)} turns"
     return Finding(name="core", status="ok", detail=detail, required=True)
 
 
