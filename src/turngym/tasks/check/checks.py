@@ -6,6 +6,7 @@ use what earlier ones played.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -148,7 +149,7 @@ class TaskChecks:
         for one in (*self._experts, *self._negatives):
             if one.score is not None and not 0.0 <= one.score <= 1.0:
                 raise Broken(f"{one.name}: the score {one.score!r} is not in [0, 1]")
-            if one.reward != one.reward or abs(one.reward) == float("inf"):
+            if not math.isfinite(one.reward):
                 raise Broken(f"{one.name}: the return is {one.reward!r}")
         best = max((one.reward for one in self._experts), default=0.0)
         for one in self._negatives:
@@ -320,15 +321,14 @@ class TaskChecks:
 
     def spoiled(self) -> Evidence:
         """Give less than 1 to work that was the expert's and has been made worse."""
-        answer = self._right_answer()
-        if "bash" in self._actions:
+        answer, has_shell = self._right_answer(), "bash" in self._actions
+        if has_shell:
             moves = self._spoiling("spoil")
         elif answer is not None:
             spoiled = library.spoiled_answers(answer)
             moves = [(name, self._answering(text)) for name, text in spoiled.items()]
         else:
             moves = self._cut_short()
-        has_shell = "bash" in self._actions
         played = [one for one in self._all(moves) if not has_shell or _was_spoiled(one)]
         if not played:
             raise NotRun("nothing of what the expert does can be made worse")

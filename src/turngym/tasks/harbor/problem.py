@@ -382,8 +382,7 @@ def harbor_tasks(folder: Path, *, without_network: bool = False) -> ListedSet[Ha
         for one in places
     ]
     name = re.sub(r"[^\w.-]+", "-", root.name)
-    said = {id: problem.split for id, problem in problems}
-    splits = {id: split for id, split in said.items() if split is not None}
+    splits = {id: one.split for id, one in problems if one.split is not None}
     return ListedSet(name, problems, where=f"folder {str(folder)!r}", splits=splits)
 
 

@@ -64,7 +64,6 @@ def _question(prompt: str, query: str) -> Callable[[Random], EndState]:
         asked = query.replace("{number}", str(number))
         return EndState(
             prompt=_TOLD + prompt.replace("{number}", str(number)),
-            files={},
             prepare=_prepare(script),
             wanted={"answer.txt": lines(_answers(script, asked))},
             solution=f"cat > /tmp/q.sql <<'SQL'\n{asked}\nSQL\n{_run('shop.db', '/tmp/q.sql')} "
