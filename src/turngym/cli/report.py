@@ -265,11 +265,22 @@ def export(
             raise ConfigError(f"--out {out}: is a file of the run itself; choose another name")
     kinds = flat.columns(rows, tokens=tokens)  # type: ignore[arg-type]  # it is one of the two
     found = flat.table(run, rows, tokens=tokens)  # type: ignore[arg-type]
-    if out is not None and format not in ("jsonl", "csv"):
+
+    def write_text(file: IO[str]) -> int:
+        if format == "csv":
+            return flat.write_csv(found, list(kinds), file)
+        return flat.write_jsonl(found, file)
+
+    if out is None:
+        count = write_text(sys.stdout)
+    else:
         if format in _FOLDERS and out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise ConfigError(f"--out {out}: holds something already; wanted a new folder")
         with _whole(out) as partial:
-            if format == "atif":
+            if format in ("jsonl", "csv"):
+                with partial.open("w", encoding="utf-8", newline="") as file:
+                    count = write_text(file)
+            elif format == "atif":
                 rows, count = "episodes", flat.write_atif(run, partial)
             elif format == "trajectories":
                 every = [one for _, one in flat.episodes(run)]
@@ -278,22 +289,7 @@ def export(
             else:
                 write = flat.write_dataset if format == "hf" else flat.write_parquet
                 count = write(found, kinds, partial)
-    else:
-        with _text(out) as file:
-            if format == "csv":
-                count = flat.write_csv(found, list(kinds), file)
-            else:
-                count = flat.write_jsonl(found, file)
     say(f"{count} {rows}" + ("" if out is None else f" are in {out}"))
-
-
-@contextmanager
-def _text(out: Path | None) -> Iterator[IO[str]]:
-    if out is None:
-        yield sys.stdout
-        return
-    with _whole(out) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        yield file
 
 
 @contextmanager
