@@ -115,7 +115,7 @@ def _read_source(cls: type[StrictModel], source: str | Path) -> Tree:
     if cls.recipe_folder is None or path.is_file() or not (is_bare or path.parent == _RECIPES):
         fields = cls.model_fields.items()
         bare = (key for key, field in fields for m in _models(field.annotation) if m.bare_key)
-        return _read(path, bare=next(bare, ""))
+        return read_toml(path, bare=next(bare, ""))
     recipes = toml_files(cls.recipe_folder)
     if found := recipes.get(path.name.removesuffix(".toml")):
         return tomllib.loads(found.read_text(encoding="utf-8"))
@@ -130,8 +130,12 @@ def toml_files(folder: Traversable) -> dict[str, Traversable]:
     return {n.removesuffix(".toml"): file for n, file in names.items() if n.endswith(".toml")}
 
 
-def _read(path: Path, *, bare: str = "") -> Tree:
-    """Return a TOML file; ``bare`` is a block for which a text may stand."""
+def read_toml(path: Path, *, bare: str = "") -> Tree:
+    """Return a TOML file; ``bare`` is a block for which a text may stand, for the message.
+
+    Raises:
+        ConfigError: It cannot be read, or is none; the message names it.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -228,7 +232,7 @@ def _fill_types(cls: type[BaseModel], tree: Tree) -> None:
 
 def _preset(kind: str, name: str, folder: Traversable) -> Tree:
     if name.endswith(".toml"):
-        return _read(Path(name))
+        return read_toml(Path(name))
     files = toml_files(folder)
     require_known(f"{kind} preset", name, files)
     return tomllib.loads(files[name].read_text(encoding="utf-8"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import shlex
-import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 from turngym.agents.config import ChatAgentConfig, CompletionsAgentConfig, LocalAgentConfig
 from turngym.agents.policy import Policy
 from turngym.agents.scripted import ExpertPolicy, FunctionPolicy, NoopPolicy, RandomPolicy
-from turngym.config import load_config
-from turngym.errors import CheckpointError, ConfigError, unknown_name
+from turngym.config import load_config, read_toml
+from turngym.errors import CheckpointError, ConfigError, require_known, unknown_name
 from turngym.plugins import import_attribute, importing_extra
 from turngym.provenance import digest_of, source_digest
 
@@ -78,15 +77,9 @@ def make_policy(spec: str) -> Policy:
 def _from_file(spec: str) -> Policy:
     """Return the agent of ``FILE.toml key=value ...``."""
     path, *settings = _words(spec, spec)
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"agent {path!r}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise ConfigError(f"agent {path!r}: {error}") from error
+    content = read_toml(Path(path))
     kind = content.get("type", "openai")
-    if not isinstance(kind, str) or kind not in _MODELS:
-        raise unknown_name("agent type", str(kind), _MODELS)
+    require_known("agent type", str(kind), _MODELS)
     return _built(spec, _MODELS[kind][0], [content, *settings])
 
 

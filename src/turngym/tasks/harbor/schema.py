@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from turngym.config import StrictModel, load_config
+from turngym.config import StrictModel, load_config, read_toml
 from turngym.errors import ConfigError
 
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
@@ -189,10 +188,7 @@ def read_config(path: Path) -> HarborConfig:
     Raises:
         ConfigError: It is no TOML, has an unknown key, or a value is wrong; one line for each.
     """
-    try:
-        content = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    content = read_toml(path)
     if "version" in content:
         content.setdefault("schema_version", str(content.pop("version")))
     owners = [one for one in (content, content.get("verifier")) if isinstance(one, dict)]
