@@ -59,7 +59,10 @@ def connect(needed_for: str) -> Any:  # Ray is optional, and untyped here
         ray = import_extra("ray", needed_for, "ray")
         if not ray.is_initialized():
             try:
-                _check_listens(os.environ.get("RAY_ADDRESS", ""))
+                host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition(":")
+                if host and "/" not in host and port.isdigit():  # Ray itself tries for minutes
+                    address = (host.strip("[]"), int(port))
+                    socket.create_connection(address, timeout=_LISTENS_S).close()
                 ray.init("auto", log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
                 cause = str(error).strip().partition("\n")[0]
@@ -68,13 +71,6 @@ def connect(needed_for: str) -> Any:  # Ray is optional, and untyped here
                     "or name it with RAY_ADDRESS=HOST:PORT"
                 ) from error
     return ray
-
-
-def _check_listens(address: str) -> None:
-    """Raise OSError where nothing listens at ``address``; Ray itself tries it for minutes."""
-    host, _, port = address.rpartition(":")
-    if host and "/" not in host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENS_S).close()
 
 
 @contextmanager

@@ -51,7 +51,11 @@ def make_policy(spec: str) -> Policy:
     if spec == HUMAN:
         raise ConfigError(f"agent {HUMAN!r}: plays at the command line alone: turngym eval, replay")
     if _first_word(spec).endswith(".toml"):
-        return _from_file(spec)
+        path, *settings = _words(spec, spec)
+        content = read_toml(Path(path))
+        kind = str(content.get("type", "openai"))
+        require_known("agent type", kind, _MODELS)
+        return _built(spec, _MODELS[kind][0], [content, *settings])
     if spec == "oracle":  # renamed
         raise ConfigError("agent 'oracle': has a new name: expert")
     kind, colon, rest = spec.partition(":")
@@ -72,15 +76,6 @@ def make_policy(spec: str) -> Policy:
         return as_policy(found)
     except ConfigError as error:
         raise ConfigError(f"agent {spec!r}: {error}") from None
-
-
-def _from_file(spec: str) -> Policy:
-    """Return the agent of ``FILE.toml key=value ...``."""
-    path, *settings = _words(spec, spec)
-    content = read_toml(Path(path))
-    kind = content.get("type", "openai")
-    require_known("agent type", str(kind), _MODELS)
-    return _built(spec, _MODELS[kind][0], [content, *settings])
 
 
 def _built(

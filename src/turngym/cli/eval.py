@@ -33,7 +33,7 @@ from turngym.registry import EnvEntry
 from turngym.rollouts.evaluation.evaluate import EvalJob, OnRow, play_job
 from turngym.rollouts.evaluation.folder import EvalFolder
 from turngym.rollouts.evaluation.rows import summarize_rows
-from turngym.tasks.base import Split, Task
+from turngym.tasks.base import Split
 
 if TYPE_CHECKING:
     import gymnasium
@@ -242,11 +242,14 @@ class _Evaluation:
 
     async def _play(self, entry: EnvEntry, place: str) -> list[EpisodeRow]:
         plan = self.plan
+        tasks = first_tasks(lambda: _make(entry, plan), plan.split, plan.episodes)
+        if len(tasks) < plan.episodes:
+            say(f"{entry.short_name}: {len(tasks)} tasks of split {plan.split!r} are all there are")
         job = EvalJob(
             env=entry.short_name,
             env_id=entry.id,
             make_env=lambda: _make(entry, plan),
-            tasks=_tasks(entry, plan),
+            tasks=tasks,
             seed=plan.seed,
             attempts=plan.seeds,
             concurrency=plan.concurrency,
@@ -254,7 +257,7 @@ class _Evaluation:
         )
         kept = [] if self.folder is None else list(self.folder.rows.values())
         kept = [row for row in kept if row.env == job.env]
-        total = len(job.tasks) * plan.seeds
+        total = len(tasks) * plan.seeds
         with _watch(f"{job.env}{place}", kept, total, is_human=plan.agent == HUMAN) as on_row:
             rows = await play_job(job, self.policy, folder=self.folder, on_row=on_row)
         if place and len(rows) >= _WORTH_A_LINE and not sys.stderr.isatty():
@@ -303,14 +306,6 @@ def _say_end(row: EpisodeRow, trajectory: Trajectory) -> None:
     for message in trajectory.final_observation:
         say(message.content)
     say(f"{trajectory.stop_reason}: {'solved' if trajectory.is_success else 'not solved'}")
-
-
-def _tasks(entry: EnvEntry, plan: _Plan) -> list[Task]:
-    """Return as many tasks as were asked for, or all there are."""
-    found = first_tasks(lambda: _make(entry, plan), plan.split, plan.episodes)
-    if len(found) < plan.episodes:
-        say(f"{entry.short_name}: {len(found)} tasks of split {plan.split!r} are all there are")
-    return found
 
 
 def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:

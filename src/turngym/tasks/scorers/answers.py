@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -211,10 +211,14 @@ class Schema(AnswerScorer):
             found = json.loads(text)
         except ValueError:
             return 0.0
+        from jsonschema import Draft202012Validator
+        from referencing import Registry
         from referencing.exceptions import Unresolvable
 
+        # Its own registry would fetch what a reference names from the network.
+        validator = Draft202012Validator(json.loads(reference), registry=Registry())
         try:
-            return float(_validator(reference).is_valid(found))
+            return float(validator.is_valid(found))
         except Unresolvable as error:
             raise ConfigError(f"the schema has no {error.ref!r}; put it into its '$defs'") from None
 
@@ -262,11 +266,3 @@ def text_of(
 def _number(text: str) -> float:
     text = text.strip().replace(",", "")
     return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-
-
-def _validator(schema: str) -> Any:  # of jsonschema, which has no types
-    from jsonschema import Draft202012Validator
-    from referencing import Registry
-
-    # Its own registry would fetch what a reference names from the network.
-    return Draft202012Validator(json.loads(schema), registry=Registry())
