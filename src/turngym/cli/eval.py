@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -126,7 +126,14 @@ def evaluate(
     for entry in entries:
         if entry.id in chosen:  # wrong options are refused before there is a folder
             _make(entry, plan).close()
-    with _folder(out, plan.identity(entries), retry_faults=retry_faults) as folder:
+    keeping = (
+        nullcontext()
+        if out is None
+        else EvalFolder(writable_folder(out), plan.identity(entries), retry_faults=retry_faults)
+    )
+    with keeping as folder:
+        if folder is not None and folder.rows:
+            say(f"{out}: going on; {len(folder.rows)} episodes are there")
         evaluation = _Evaluation(plan, policy, folder, chosen)
         with _saved(folder):
             results = asyncio.run(evaluation.run(entries))
@@ -170,19 +177,6 @@ def _entries(names: list[str]) -> tuple[list[EnvEntry], set[str]]:
         elif all(entry.missing() for entry in found):
             found[0].require()
     return list(entries.values()), chosen
-
-
-@contextmanager
-def _folder(
-    out: Path | None, identity: dict[str, Any], *, retry_faults: bool
-) -> Iterator[EvalFolder | None]:
-    if out is None:
-        yield None
-        return
-    with EvalFolder(writable_folder(out), identity, retry_faults=retry_faults) as folder:
-        if folder.rows:
-            say(f"{out}: going on; {len(folder.rows)} episodes are there")
-        yield folder
 
 
 @contextmanager
