@@ -226,26 +226,7 @@ def register(
 
 
 def register_entry(entry: EnvEntry, *, nondeterministic: bool = False) -> None:
-    """Register what ``entry`` describes, ``nondeterministic`` or not, as ``register``."""
-    if not add(entry):
-        return
-    gymnasium.registry.pop(entry.id, None)
-    gymnasium.register(
-        id=entry.id,
-        entry_point=CREATE,
-        kwargs={
-            "entry_point": entry.entry_point,
-            "registered": [entry.id, entry.max_turns],
-            **entry.kwargs,
-        },
-        nondeterministic=nondeterministic,
-        disable_env_checker=True,
-        order_enforce=False,  # TurnEnv refuses a step without a reset itself
-    )
-
-
-def add(entry: EnvEntry) -> bool:
-    """Add an environment and return True; False when the same object is there already.
+    """Register what ``entry`` describes, ``nondeterministic`` or not, as ``register``.
 
     A file that is both run and imported registers twice what is one environment.
 
@@ -268,15 +249,27 @@ def add(entry: EnvEntry) -> bool:
                 f"environment id {entry.id!r} is registered twice: as {old.entry_point} and as "
                 f"{entry.entry_point}"
             )
-        if not str(old.entry_point).startswith("__main__:"):  # which no other process could import
-            return False
+        if not old.entry_point.startswith("__main__:"):  # which no other process could import
+            return
     _entries[entry.id] = entry
-    return True
+    gymnasium.registry.pop(entry.id, None)
+    gymnasium.register(
+        id=entry.id,
+        entry_point=CREATE,
+        kwargs={
+            "entry_point": entry.entry_point,
+            "registered": [entry.id, entry.max_turns],
+            **entry.kwargs,
+        },
+        nondeterministic=nondeterministic,
+        disable_env_checker=True,
+        order_enforce=False,  # TurnEnv refuses a step without a reset itself
+    )
 
 
 def _place(entry: EnvEntry) -> tuple[str, str]:
     """Return the file and the name of what an entry point stands for."""
-    module, _, attribute = str(entry.entry_point).partition(":")
+    module, _, attribute = entry.entry_point.partition(":")
     file = getattr(sys.modules.get(module), "__file__", None)
     return (os.path.realpath(file) if file else module, attribute)
 
