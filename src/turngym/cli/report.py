@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from turngym.reports.evaluations import EvalRun
     from turngym.reports.runs import FinishedRun, Protocol
-    from turngym.reports.viewer.library import Library
 
 
 REFERENCE_HELP = "Algorithm that the others are measured against; grpo, or else the first."
@@ -185,17 +184,24 @@ def view(
     """Show episodes, learning curves and timeline in a browser on this machine; Ctrl-C ends it."""
     from turngym.reports.runs import check_shown
     from turngym.reports.viewer.library import Library
+    from turngym.reports.viewer.page import HOST, Viewer, make_server, write_page
 
+    if html is not None and html.is_dir():
+        raise ConfigError(f"--html {html}: is a folder; wanted a file")
     for note in check_shown(run):
         say(note)
     if html is not None:
         library = Library(run)
         with progress("episodes", None) as advance:
             library.scan(lambda: advance(len(library.rows), ""))
-        _write(library, html)
+        try:
+            write_page(library, html)
+        except OSError as error:
+            raise ConfigError(f"--html {html}: cannot be written ({error.strerror})") from error
+        broken = f", {library.broken} lines left out" if library.broken else ""
+        size = html.stat().st_size / 1e6
+        say(f"{html}: {len(library.rows)} episodes{broken}, {size:.1f} MB")
         return
-    from turngym.reports.viewer.page import HOST, Viewer, make_server
-
     with make_server(Viewer(run), port) as server:
         address = f"http://{HOST}:{server.server_port}/"
         print(address, flush=True)
@@ -206,20 +212,6 @@ def view(
             webbrowser.open(address)
         with suppress(KeyboardInterrupt):
             server.serve_forever()
-
-
-def _write(library: Library, html: Path) -> None:
-    from turngym.reports.viewer.page import write_page
-
-    if html.is_dir():
-        raise ConfigError(f"--html {html}: is a folder; wanted a file")
-    try:
-        write_page(library, html)
-    except OSError as error:
-        raise ConfigError(f"--html {html}: cannot be written ({error.strerror})") from error
-    broken = f", {library.broken} lines left out" if library.broken else ""
-    size = html.stat().st_size / 1e6
-    say(f"{html}: {len(library.rows)} episodes{broken}, {size:.1f} MB")
 
 
 _FORMATS = ("jsonl", "csv", "parquet", "hf", "atif", "trajectories")

@@ -83,20 +83,17 @@ class HarborProblem(FileProblem):
         for path in self.folder.rglob("*"):  # or files of this machine would be the agent's
             if path.is_symlink() and not path.resolve().is_relative_to(self.folder.resolve()):
                 raise ConfigError(f"task folder {str(self.folder)!r}: {path.name} leads out of it")
-        if reasons := self._refusals():
+        reasons = unkept(self.config, without_network=self.without_network)
+        places = ("environment/docker-compose.yaml", "environment/docker-compose.yml")
+        reasons += [place for place in places if (self.folder / place).exists()]
+        if any((place / "trajectory.json").exists() for place in (self.folder, self.place)):
+            reasons.append("trajectory.json (an earlier conversation)")
+        if reasons:
             raise ConfigError(
                 f"task folder {str(self.folder)!r}: cannot be played without a container engine as "
                 f"it asks: {'; '.join(reasons)}"
             )
         _ = self.recipe, self.machine, self.tests  # what is wrong with them is said now
-
-    def _refusals(self) -> list[str]:
-        wanted = unkept(self.config, without_network=self.without_network)
-        places = ("environment/docker-compose.yaml", "environment/docker-compose.yml")
-        wanted += [place for place in places if (self.folder / place).exists()]
-        if (self.folder / "trajectory.json").exists() or (self.place / "trajectory.json").exists():
-            wanted.append("trajectory.json (an earlier conversation)")
-        return wanted
 
     # What the folder says.
 
