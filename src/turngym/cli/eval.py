@@ -9,21 +9,17 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import gymnasium
 import typer
 
 from turngym import registry
+from turngym.agents.policy import Policy
 from turngym.api.agents import FORMS, HUMAN, agent_digest, make_policy
 from turngym.api.verbs import first_tasks
 from turngym.cli.arguments import EnvOptions, Json, complete_env, env_options, split_of
-from turngym.cli.output import (
-    evaluation_table,
-    first_cause,
-    print_found,
-    progress,
-    say,
-)
+from turngym.cli.output import evaluation_table, first_cause, print_found, progress, say
 from turngym.cli.play import interruptible, person
 from turngym.coroutines import cancelled_by_signals
 from turngym.environments.gym.registration import make, named
@@ -32,15 +28,9 @@ from turngym.records import writable_folder
 from turngym.registry import EnvEntry
 from turngym.rollouts.evaluation.evaluate import EvalJob, OnRow, play_job
 from turngym.rollouts.evaluation.folder import EvalFolder
-from turngym.rollouts.evaluation.rows import summarize_rows
+from turngym.rollouts.evaluation.rows import EpisodeRow, summarize_rows
 from turngym.tasks.base import Split
-
-if TYPE_CHECKING:
-    import gymnasium
-
-    from turngym.agents.policy import Policy
-    from turngym.rollouts.evaluation.rows import EpisodeRow
-    from turngym.types import Trajectory
+from turngym.types import Trajectory
 
 _CONCURRENCY = 16
 _WORTH_A_LINE = 10

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import gymnasium
 import numpy as np
 import typer
 
@@ -17,10 +18,6 @@ from turngym.cli.arguments import Env, EnvOptions, env_options
 from turngym.cli.output import say
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
-
-if TYPE_CHECKING:
-    import gymnasium
-
 
 HELP, QUIT = "?", "quit"
 _SHOWN_ACTIONS = 30

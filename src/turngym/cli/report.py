@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
@@ -19,8 +19,6 @@ from turngym.records import Manifest, writable_folder, write_trajectories
 from turngym.reports.texts import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from turngym.reports.evaluations import EvalRun
     from turngym.reports.runs import FinishedRun, Protocol
 

@@ -16,14 +16,7 @@ import typer
 
 from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import SOURCES, Json, MaybeSources, Sources
-from turngym.cli.output import (
-    Advance,
-    kept_stdout,
-    print_json,
-    progress,
-    say,
-    table,
-)
+from turngym.cli.output import Advance, kept_stdout, print_json, progress, say, table
 from turngym.cli.report import REFERENCE_HELP, print_report
 from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError, require_known
