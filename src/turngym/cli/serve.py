@@ -7,7 +7,6 @@ import os
 import secrets
 import shlex
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -294,5 +293,4 @@ def _serve(application: Any, sock: socket.socket, found: dict[str, str]) -> None
     from turngym.agents.serving.http import serve_until_signal
 
     print_json(found)
-    sys.stdout.flush()
     asyncio.run(serve_until_signal(application, sock))
