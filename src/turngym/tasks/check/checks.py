@@ -321,25 +321,26 @@ class TaskChecks:
 
     def spoiled(self) -> Evidence:
         """Give less than 1 to work that was the expert's and has been made worse."""
-        answer, has_shell = self._right_answer(), "bash" in self._actions
-        if has_shell:
-            moves = self._spoiling("spoil")
+        answer = self._right_answer()
+        if "bash" in self._actions:
+            played = self._spoiled("spoil")
         elif answer is not None:
             spoiled = library.spoiled_answers(answer)
-            moves = [(name, self._answering(text)) for name, text in spoiled.items()]
+            played = self._all([(name, self._answering(text)) for name, text in spoiled.items()])
         else:
-            moves = self._cut_short()
-        played = [one for one in self._all(moves) if not has_shell or _was_spoiled(one)]
+            played = self._all(self._cut_short())
         if not played:
             raise NotRun("nothing of what the expert does can be made worse")
         self._negatives += played
         return must_lose(played, "still wins", most=0.999)
 
-    def _spoiling(self, kind: library.Family) -> list[tuple[str, Moves]]:
-        return [
-            (one.name, after_expert(library.START, library.spoiling_script(one)))
-            for one in library.recipes(kind)
-        ]
+    def _spoiled(self, kind: library.Family) -> list[Played]:
+        """Play what spoils the expert's work; return the episodes in which it changed anything."""
+        scripts = {one.name: library.spoiling_script(one) for one in library.recipes(kind)}
+        played = self._all([(k, after_expert(library.START, text)) for k, text in scripts.items()])
+        # What that command says comes before what handing in does.
+        said = ((one, one.texts[-2].split()) for one in played if len(one.texts) > 1)
+        return [one for one, words in said if library.SPOILED in words]
 
     def _cut_short(self) -> list[tuple[str, Moves]]:
         actions = self._experts[0].actions if self._experts else ()
@@ -387,7 +388,7 @@ class TaskChecks:
         """Take work as lost whose author broke something else on the way."""
         if "bash" not in self._actions:
             raise NotRun("there are no files to break")
-        played = [one for one in self._all(self._spoiling("damage")) if _was_spoiled(one)]
+        played = self._spoiled("damage")
         self._negatives += [one for one in played if not one.won]
         unnoticed = [one.name for one in played if one.won]
         found = {one.name: one.score for one in played}
@@ -416,15 +417,13 @@ class TaskChecks:
         """Keep the answer out of files, variables and history that the agent can read."""
         if "bash" not in self._actions:
             raise NotRun("it has no shell to look around with")
-        seen: dict[str, str] = {}
 
         def moves(seat: Seat) -> Iterator[str | None]:
             yield seat.say("bash", command=hunt(self._experts, self._footprint["left"]))
-            seen["text"] = seat.text
 
         # What the expert leaves is known from its own episode; here the task is as it begins.
-        self._play("looking around", moves)
-        if found := read_hunt(seen.get("text", ""), self._opening.prompt):
+        seen = self._play("looking around", moves).texts
+        if found := read_hunt("".join(seen), self._opening.prompt):
             raise Broken(f"the agent can read {found[0]}", found=found)
         return {"looked": "files, variables, history"}
 
@@ -473,8 +472,3 @@ class TaskChecks:
 
 def _did_nothing(played: Played) -> bool:
     return bool(played.texts) and played.texts[0].strip().startswith(library.NOTHING_TO_DO)
-
-
-def _was_spoiled(played: Played) -> bool:
-    """Say whether the command before the last action changed anything."""
-    return len(played.texts) > 1 and library.SPOILED in played.texts[-2].split()
