@@ -14,18 +14,6 @@ from turngym.tasks.base import Split, Task
 class Seat(Protocol):
     """The agent's place in a running episode."""
 
-    @property
-    def prompt(self) -> str:
-        """What was seen first."""
-
-    @property
-    def text(self) -> str:
-        """What was seen last."""
-
-    @property
-    def truth(self) -> str | None:
-        """The right answer, where one is known."""
-
     def expert(self) -> str:
         """Return what the expert does now."""
 
