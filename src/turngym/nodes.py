@@ -32,8 +32,6 @@ class Node:
     name: str
     resources: Mapping[str, float]
     """How much it offers of what: ``CPU``, ``GPU`` and labels of its owner's."""
-    is_here: bool = False
-    """Whether this process runs on it."""
 
     def room(self, needed: Mapping[str, float]) -> int:
         """Return how often it has what is ``needed``."""
@@ -93,15 +91,12 @@ def alive(ray: Any) -> list[Node]:
     """Return the nodes of the cluster that ``ray`` is connected to, this one first."""
     here = ray.get_runtime_context().get_node_id()
     found = [
-        Node(
-            name=f"{one['NodeManagerAddress']} ({one['NodeID'][:6]})",
-            resources=one["Resources"],
-            is_here=one["NodeID"] == here,
-        )
+        (one["NodeID"] != here, f"{one['NodeManagerAddress']} ({one['NodeID'][:6]})", one)
         for one in ray.nodes()
         if one["Alive"]
     ]
-    return sorted(found, key=lambda node: (not node.is_here, node.name))
+    found.sort(key=lambda row: row[:2])
+    return [Node(name=name, resources=one["Resources"]) for _, name, one in found]
 
 
 def check_room(

@@ -42,6 +42,7 @@ from turngym.tasks.check.subject import (
 Check = Callable[[], Evidence]
 _SILENT_TURNS = 120
 _CHANCE_EPISODES = 6
+_REPEATING_S = 4.0
 _LUCK = 0.25
 """How often chance may surely win."""
 _AHEAD_S = 400 * 86_400.0
@@ -60,8 +61,6 @@ class Settings:
 
     runs: int = 20
     """Most repetitions by which flakes are found; time may make it fewer."""
-    flake_s: float = 4.0
-    chance_s: float = 4.0
     cheats: int | None = 12
     """Cheats on a Python project, besides those that fit any shell; None for all."""
     parallel: int = 2
@@ -191,7 +190,7 @@ class TaskChecks:
         played, started = list(self._experts), time.perf_counter()
         idle: list[Played] = []
         while len(played) < self._settings.runs:
-            if time.perf_counter() - started > self._settings.flake_s and len(played) > 3:
+            if time.perf_counter() - started > _REPEATING_S and len(played) > 3:
                 break
             more = self._all([(f"expert, run {len(played) + 1}", as_expert),
                               (f"idle, run {len(played) + 1}", self._idle())])  # fmt: skip
@@ -307,7 +306,7 @@ class TaskChecks:
             seed = derive_seed(0, "chance", len(played))
             name = f"chance, run {len(played) + 1}"
             played.append(self._play(name, by_chance(seed), max_turns=turns))
-            if time.perf_counter() - started > self._settings.chance_s and len(played) > 1:
+            if time.perf_counter() - started > _REPEATING_S and len(played) > 1:
                 break
         self._negatives += [one for one in played if not one.won]
         won = sum(one.won for one in played)
