@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from random import Random
+from statistics import median_high
 
 from turngym.check_report import Broken, Doubtful, Evidence, NotRun
 from turngym.seeding import derive_seed
@@ -150,7 +151,7 @@ class TaskChecks:
                 raise Broken(f"{one.name}: the score {one.score!r} is not in [0, 1]")
             if not math.isfinite(one.reward):
                 raise Broken(f"{one.name}: the return is {one.reward!r}")
-        best = max((one.reward for one in self._experts), default=0.0)
+        best = max(one.reward for one in self._experts)
         for one in self._negatives:
             if one.is_over and one.reward >= best:
                 raise Broken(f"{one.name} earns {one.reward:g}, the expert {best:g}")
@@ -342,7 +343,7 @@ class TaskChecks:
         return [one for one, words in said if library.SPOILED in words]
 
     def _cut_short(self) -> list[tuple[str, Moves]]:
-        actions = self._experts[0].actions if self._experts else ()
+        actions = self._experts[0].actions
         if len(actions) < 2:
             return []
 
@@ -404,7 +405,7 @@ class TaskChecks:
         prompt, truth = self._opening.prompt, self._right_answer()
         if truth is not None and (place := answer_in_prompt(prompt, truth)):
             raise Broken(f"the opening holds the answer {truth!r}", place=place)
-        if "bash" in self._actions and self._experts:
+        if "bash" in self._actions:
             script = "\n".join(self._experts[0].actions)
             if place := in_prompt(prompt, script):
                 raise Broken("the opening holds a line of the expert's script", place=place)
@@ -428,12 +429,9 @@ class TaskChecks:
 
     def cost(self) -> Evidence:
         """Report what an episode of the expert costs."""
-        seconds = sorted(one.seconds for one in self._experts)
-        if not seconds:
-            raise NotRun("the expert was not played")
-        turns = len(self._experts[0].actions)
-        return {"turns": turns, "seconds": round(seconds[len(seconds) // 2], 3),
-                "characters": sum(map(len, self._experts[0].texts))}  # fmt: skip
+        first, seconds = self._experts[0], median_high(one.seconds for one in self._experts)
+        return {"turns": len(first.actions), "seconds": round(seconds, 3),
+                "characters": sum(map(len, first.texts))}  # fmt: skip
 
     # Helpers.
 
