@@ -155,10 +155,7 @@ def read_toml(path: Path, *, bare: str = "") -> Tree:
 def _merge(base: Tree, new: Mapping[str, Any], block: str = "") -> None:
     """Deep merge in place. A changed ``type`` replaces the block instead of mixing variants.
 
-    Args:
-        base: What there is.
-        new: What is set.
-        block: Dotted path of both, with a dot at its end; for messages.
+    ``block`` is the dotted path of both, with a dot at its end; for messages.
     """
     if "type" in new and new["type"] != base.get("type", new["type"]):
         base.clear()

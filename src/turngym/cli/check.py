@@ -359,7 +359,6 @@ KINDS = {
     "package": ("{name}.py", "a package that brings its tasks to every turngym program"),
 }
 """Kind to what is played, and what it is."""
-_MORE = {"package": ("shell",)}
 _TEST = '''"""The tasks are sound."""
 
 from pathlib import Path
@@ -388,7 +387,7 @@ def new(
         raise ConfigError(f"name {name!r}: is one of Python, ours or a package's; choose another")
     target = KINDS[kind][0].format(name=name)
     written = {f"test_{name}.py": _TEST.format(target=target)}
-    for folder in (kind, *_MORE.get(kind, ())):
+    for folder in ("package", "shell") if kind == "package" else (kind,):
         written |= _filled(files("turngym.cli") / "templates" / folder, name)
     writable_folder(out)
     for path in written:
