@@ -91,6 +91,22 @@ async def test_a_separate_verifier_sees_artifacts_alone(tmp_path: Path):
     assert (await played(tmp_path, "bash rm -rf /app/*", "submit"))[2]["score"] == 0.0
 
 
+async def test_the_shell_gets_commands_and_values_as_they_are_written(tmp_path: Path):
+    write(
+        tmp_path,
+        task_DOT_toml='artifacts = ["/app/out.txt"]\n[verifier]\nenvironment_mode = "separate"\n'
+        "[[verifier.collect]]\n"
+        'command = "for one in a ü; do echo $one >> /logs/artifacts/seen; done"\n'
+        '[solution.env]\nPRICE = "$5 für `two`"\n',
+        solution__solve_DOT_sh='#!/bin/bash\nprintf %s "$PRICE" > out.txt\n',
+        tests__Dockerfile="FROM debian\nWORKDIR /app\nCOPY . /tests/\n",
+        tests__test_DOT_sh="#!/bin/bash\n[ \"$(cat out.txt)\" = '$5 für `two`' ] && "
+        "[ \"$(cat /logs/artifacts/seen)\" = $'a\\nü' ]\n"
+        "echo $((1 - $?)) > /logs/verifier/reward.txt\n",
+    )
+    assert (await played(tmp_path))[2]["score"] == 1.0
+
+
 STEPS = (
     '[[steps]]\nname = "one"\nmin_reward = 1.0\n[[steps]]\nname = "two"\n'
     '[steps.verifier.env]\nWANTED = "${TURNGYM_NO_SUCH:-84}"\n'

@@ -12,9 +12,9 @@ import asyncio
 import base64
 import hashlib
 import io
-import json
 import math
 import re
+import shlex
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
@@ -228,7 +228,7 @@ class HarborProblem(FileProblem):
         await world.run("true", files=self._programs(recipe))
         for name, where in recipe.pip.items():
             code = f"import importlib.metadata as m; m.version({name!r})"
-            ran = await world.run(f"python3 -c {json.dumps(code)}")
+            ran = await world.run(f"python3 -c {shlex.quote(code)}")
             if ran.exit_code != 0:
                 raise ConfigError(f"{where}: wants the Python package {name!r}, which is not here")
         limit = self.config.environment.build_timeout_sec
@@ -250,7 +250,7 @@ class HarborProblem(FileProblem):
             if source.stat().st_mode & 0o100:
                 runnable.append(self.real(path))
         if runnable:
-            await world.run("chmod +x " + " ".join(map(json.dumps, runnable)))
+            await world.run("chmod +x " + shlex.join(runnable))
 
     def next_step(self, results: Sequence[JudgeResult]) -> HarborProblem | None:
         """Return the next step, unless this one's reward is too low."""
@@ -323,7 +323,7 @@ class HarborProblem(FileProblem):
         sources = [one.source if isinstance(one, Artifact) else one for one in wanted]
         hooks = [*self.config.verifier.collect] if self.config.steps else []
         commands = [
-            f"timeout {one.timeout_sec} bash -c {json.dumps(one.command)}"
+            f"timeout {one.timeout_sec} bash -c {shlex.quote(one.command)}"
             for one in [*hooks, *self.step.verifier.collect]
         ]
         command = "; ".join([f"cd {self.real(self.recipe.workdir)}", *commands])
@@ -347,7 +347,7 @@ class HarborProblem(FileProblem):
                 "nothing shows that the task can be solved"
             )
         env = resolved(self.config.solution.env, f"{self.folder}: solution.env")
-        exports = "".join(f"export {name}={json.dumps(value)}\n" for name, value in env.items())
+        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
         text = files["solve.sh"].decode()
         is_bash = not text.startswith("#!") or re.match(r"#!\s*\S*(bash|env bash|/sh)\b", text)
         if len(files) == 1 and is_bash:
