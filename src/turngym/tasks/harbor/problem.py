@@ -281,7 +281,7 @@ class HarborProblem(FileProblem):
         where = self.real(recipe.workdir)
         log = self.real("/logs/verifier/test-stdout.txt")
         ready = " ".join(sorted({*map(self.real, _LOGS), where}))
-        build = await self._verifier_build(files)
+        build = self._verifier_build(files)
         verifier = self.step.verifier
         settings = {**self.config.verifier.env, **verifier.env}
         ran = await world.run(
@@ -301,13 +301,10 @@ class HarborProblem(FileProblem):
             raise FileNotFoundError(f"tests/test.sh: {error}; it said: {said[-300:]!r}") from None
         return result_of(rewards, said)
 
-    async def _verifier_build(self, files: dict[str, bytes]) -> str:
+    def _verifier_build(self, files: dict[str, bytes]) -> str:
         """Add what the verifier's own image holds to ``files``; return what makes the rest."""
-        recipe = self.verifier_recipe
-        if recipe is None:
-            return ""
         commands = []
-        for step in recipe.steps:
+        for step in self.verifier_recipe.steps if self.verifier_recipe else ():
             if isinstance(step, Copy):
                 copied = [pair for pair in step.files.items() if pair[1].name != "Dockerfile"]
                 files |= {self.real(path): file.read_bytes() for path, file in copied}
