@@ -376,7 +376,7 @@ def _toml_table(table: Mapping[str, Any], prefix: str) -> list[str]:
 
 
 def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[\w-]+", key, re.ASCII) else json.dumps(key)
+    return key if re.fullmatch(r"[\w-]+", key, re.ASCII) else json.dumps(key, ensure_ascii=False)
 
 
 def _toml_value(value: Any) -> str:
