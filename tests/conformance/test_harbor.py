@@ -91,6 +91,16 @@ async def test_a_separate_verifier_sees_artifacts_alone(tmp_path: Path):
     assert (await played(tmp_path, "bash rm -rf /app/*", "submit"))[2]["score"] == 0.0
 
 
+async def test_a_command_may_begin_with_a_bracket(tmp_path: Path):
+    lines = 'WORKDIR /app\nCOPY in.txt ./\nRUN [ -e in.txt ] || exit 1\nRUN ["touch", "a b"]\n'
+    write(
+        tmp_path,
+        environment__Dockerfile=f"FROM debian\n{lines}",
+        solution__solve_DOT_sh="#!/bin/bash\n[ -e 'a b' ] && echo 42 > out.txt\n",
+    )
+    assert (await played(tmp_path))[2]["score"] == 1.0
+
+
 async def test_the_shell_gets_commands_and_values_as_they_are_written(tmp_path: Path):
     write(
         tmp_path,
@@ -203,6 +213,8 @@ async def test_our_own_projects_written_as_folders_are_played_too(tmp_path: Path
         ({"task_DOT_toml": '[environment]\nmemory = "2.2.2G"\n'}, r"got '2.2.2G'"),
         ({"environment__Dockerfile": "FROM node:20\n"}, r"Dockerfile, line 1: the image 'node:20'"),
         ({"environment__Dockerfile": "FROM debian\nWORKDIR /tmp\n"}, "line 2: to work in /tmp"),
+        ({"environment__Dockerfile": 'FROM debian\nENV A="x\n'}, "line 2: cannot be read: No clos"),
+        ({"environment__Dockerfile": "FROM debian\nCOPY\n"}, "line 2: cannot be read: not enough"),
         (
             {"environment__Dockerfile": "FROM debian\nRUN a \\\n && curl x | sh\n"},
             "line 2: 'curl' needs",
