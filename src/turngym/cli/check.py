@@ -262,24 +262,25 @@ def envs(
     else:
         found = registry.match(wanted)
     is_one = wanted is not None and wanted not in families and len(found) == 1
+    records = [_record(entry, with_options=is_one) for entry in found]
     if as_json:
-        print_json([_record(entry, with_options=is_one) for entry in found])
+        print_json(records)
     elif is_one:
-        _print_one(found[0])
+        _print_one(found[0], records[0])
     elif wanted is None:
-        _print_families(families, known)
+        _print_families(families, records)
     else:
-        headers = ["NAME", "SNAPSHOT", "MAX TURNS", "RUNS HERE"]
-        print(table(headers, [_row(entry) for entry in found]))
+        rows = [[r["name"], r["snapshot_kind"], str(r["max_turns"]), _here(r)] for r in records]
+        print(table(["NAME", "SNAPSHOT", "MAX TURNS", "RUNS HERE"], rows))
 
 
-def _print_families(families: Sequence[str], known: Sequence[EnvEntry]) -> None:
+def _print_families(families: Sequence[str], records: Sequence[dict[str, Any]]) -> None:
     rows = []
     for family in families:
-        mine = [entry for entry in known if entry.family == family]
-        ready = [entry for entry in mine if not entry.missing()]
-        lacks = {hint for entry in mine for hint in entry.missing()}
-        example = min(ready or mine, key=lambda entry: len(entry.short_name)).short_name
+        mine = [one for one in records if one["family"] == family]
+        ready = [one for one in mine if one["runs_here"]]
+        lacks = {hint for one in mine for hint in one["missing"]}
+        example = min((one["name"] for one in ready or mine), key=len)
         rows.append([family, str(len(mine)), str(len(ready)), example, _together(lacks)])
     print(table(["FAMILY", "ENVIRONMENTS", "RUN HERE", "FOR EXAMPLE", "THE REST NEEDS"], rows))
     say("'turngym envs FAMILY' lists a family, 'turngym envs ENV' says what can be set")
@@ -298,8 +299,7 @@ def _together(hints: Iterable[str]) -> str:
     return "; ".join([*ours, *others])
 
 
-def _print_one(entry: EnvEntry) -> None:
-    record = _record(entry, with_options=True)
+def _print_one(entry: EnvEntry, record: dict[str, Any]) -> None:
     needs = [entry.extra, *(program_name(need) for need in entry.programs)]
     rows = [
         *([["what it is", record["about"]]] if record["about"] else []),
@@ -308,7 +308,7 @@ def _print_one(entry: EnvEntry) -> None:
         ["snapshots", record["snapshot_kind"]],
         ["gives credit", ", ".join(record["provides"]) or "rewards only"],
         ["needs", ", ".join(need for need in needs if need) or "-"],
-        ["runs here", "yes" if record["runs_here"] else f"no: {'; '.join(record['missing'])}"],
+        ["runs here", _here(record)],
     ]
     print(table([entry.short_name, ""], rows), end="\n\n")
     if record["options"] is None:
@@ -344,10 +344,8 @@ def _record(entry: EnvEntry, *, with_options: bool) -> dict[str, Any]:
     return record
 
 
-def _row(entry: EnvEntry) -> list[str]:
-    missing = entry.missing()
-    ready = f"no: {'; '.join(missing)}" if missing else "yes"
-    return [entry.short_name, entry.snapshot_kind, str(entry.max_turns), ready]
+def _here(record: dict[str, Any]) -> str:
+    return f"no: {'; '.join(record['missing'])}" if record["missing"] else "yes"
 
 
 KINDS = {
