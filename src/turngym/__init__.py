@@ -82,12 +82,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def _own(name: str) -> _Any:
-    """Return a function of the module that loads the user's own, which takes half of an import."""
-    return lambda *given: getattr(_import_module("turngym.environments.own"), name)(*given)
-
-
-_extend(load_own=_own("load"), add_class=_own("add_class"), add_tasks=_own("add_tasks"))
+_extend(lambda: _import_module("turngym.environments.own"))  # half of an import
 _register_text_games()
 _register_search()
 _register_web()

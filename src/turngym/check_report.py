@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from turngym.errors import CheckError
@@ -65,7 +65,6 @@ class CheckResult:
         return self.status == "fail" or (self.status == "not-run" and self.required)
 
     def __str__(self) -> str:
-        """Return one line."""
         note = " (optional)" if self.status == "not-run" and not self.required else ""
         return f"{self.status:8}{self.name}{note}" + (f": {self.reason}" if self.reason else "")
 
@@ -84,27 +83,18 @@ class CheckReport:
 
         What it raises beyond a ``Finding`` is a failure too: an exception of what is being checked.
         """
-        status: Status = "pass"
-        reason = ""
-        evidence: Evidence = {}
+        result = CheckResult(name=name, status="pass", required=required)
         started = time.perf_counter()
         try:
-            evidence = check() or {}
+            result = replace(result, evidence=check() or {})
         except Finding as finding:
-            status, reason, evidence = finding.status, str(finding), finding.evidence
-        except Exception as error:  # noqa: BLE001 - whatever the subject raises is a finding
-            status, reason = "fail", f"raised {describe(error)}"
-        self.results.append(
-            CheckResult(
-                name=name,
-                status=status,
-                reason=reason,
-                required=required,
-                evidence=evidence,
-                seconds=time.perf_counter() - started,
+            result = replace(
+                result, status=finding.status, reason=str(finding), evidence=finding.evidence
             )
-        )
-        return status == "pass"
+        except Exception as error:  # noqa: BLE001 - whatever the subject raises is a finding
+            result = replace(result, status="fail", reason=f"raised {describe(error)}")
+        self.results.append(replace(result, seconds=time.perf_counter() - started))
+        return result.status == "pass"
 
     @property
     def failures(self) -> list[CheckResult]:
@@ -128,22 +118,11 @@ class CheckReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        return {
-            "subject": self.subject,
-            "ok": self.is_ok,
-            "results": [
-                {
-                    "name": result.name,
-                    "status": result.status,
-                    "reason": result.reason,
-                    "required": result.required,
-                    "seconds": round(result.seconds, 3),
-                    **({"evidence": dict(result.evidence)} if result.evidence else {}),
-                }
-                for result in self.results
-            ],
-        }
+        found = [{**asdict(one), "seconds": round(one.seconds, 3)} for one in self.results]
+        for row in found:
+            if not row["evidence"]:
+                del row["evidence"]
+        return {"subject": self.subject, "ok": self.is_ok, "results": found}
 
     def __str__(self) -> str:
-        """Return the subject and one line per result."""
         return "\n  ".join([f"{self.subject}:", *map(str, self.results)])

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origi
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known, unknown_name
 
 ConfigT = TypeVar("ConfigT", bound="StrictModel")
 Tree = dict[str, Any]
@@ -72,7 +72,7 @@ def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, 
             path = tuple(found["key"].split("."))
             if not all(path):
                 raise ConfigError(f"override {source!r}: wanted key.path=value")
-            tree = _nested(path, _json_or_text(found["value"]))
+            tree = _nested(path, json_or_text(found["value"]))
             raw_texts[path] = found["value"]
         else:
             tree = dict(source) if isinstance(source, Mapping) else _read_source(cls, source)
@@ -94,7 +94,8 @@ class _Replace(dict[str, Any]):
     """A table that takes the place of what was there instead of being merged into it."""
 
 
-def _json_or_text(text: str) -> Any:
+def json_or_text(text: str) -> Any:
+    """Return the value that ``text`` is in JSON; where it is none, the text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -113,8 +114,8 @@ def _read_source(cls: type[StrictModel], source: str | Path) -> Tree:
     is_bare = path.parent == Path() and path.suffix != ".toml"
     if cls.recipe_folder is None or path.is_file() or not (is_bare or path.parent == _RECIPES):
         fields = cls.model_fields.items()
-        bare = (key for key, field in fields for m in _models(field.annotation) if _bare_key(m))
-        return _read(path, bare=next(bare, ""))
+        bare = (key for key, field in fields for m in _models(field.annotation) if m.bare_key)
+        return read_toml(path, bare=next(bare, ""))
     recipes = toml_files(cls.recipe_folder)
     if found := recipes.get(path.name.removesuffix(".toml")):
         return tomllib.loads(found.read_text(encoding="utf-8"))
@@ -129,8 +130,12 @@ def toml_files(folder: Traversable) -> dict[str, Traversable]:
     return {n.removesuffix(".toml"): file for n, file in names.items() if n.endswith(".toml")}
 
 
-def _read(path: Path, *, bare: str = "") -> Tree:
-    """Return a TOML file; ``bare`` is a block for which a text may stand."""
+def read_toml(path: Path, *, bare: str = "") -> Tree:
+    """Return a TOML file; ``bare`` is a block for which a text may stand, for the message.
+
+    Raises:
+        ConfigError: It cannot be read, or is none; the message names it.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -138,8 +143,10 @@ def _read(path: Path, *, bare: str = "") -> Tree:
         if path.suffix != ".toml":
             example = f", for example {bare}={path}" if bare else ""
             hint = f"; an override is written key.path=value{example}"
-        elif near := _near(path.name, (p.name for p in path.parent.glob("*.toml") if p != path)):
-            hint = f". Did you mean {str(path.with_name(near))!r}?"
+        else:
+            others = [file.name for file in path.parent.glob("*.toml") if file != path]
+            for near in difflib.get_close_matches(path.name, others, n=1, cutoff=0.5):
+                hint = f". Did you mean {str(path.with_name(near))!r}?"
         raise ConfigError(f"{path}: cannot be read ({error.strerror}){hint}") from error
     except ValueError as error:  # not TOML, or not UTF-8
         raise ConfigError(f"{path}: {error}") from error
@@ -148,10 +155,7 @@ def _read(path: Path, *, bare: str = "") -> Tree:
 def _merge(base: Tree, new: Mapping[str, Any], block: str = "") -> None:
     """Deep merge in place. A changed ``type`` replaces the block instead of mixing variants.
 
-    Args:
-        base: What there is.
-        new: What is set.
-        block: Dotted path of both, with a dot at its end; for messages.
+    ``block`` is the dotted path of both, with a dot at its end; for messages.
     """
     if "type" in new and new["type"] != base.get("type", new["type"]):
         base.clear()
@@ -185,7 +189,7 @@ def _with_elements(path: str, old: Sequence[Any], new: Tree) -> list[Any]:
     return items
 
 
-def _expand(cls: type[BaseModel], tree: Mapping[str, Any]) -> Tree:
+def _expand(cls: type[StrictModel], tree: Mapping[str, Any]) -> Tree:
     """Put presets in place of their names."""
     expanded: Tree = {}
     for key, value in tree.items():
@@ -200,11 +204,11 @@ def _expand(cls: type[BaseModel], tree: Mapping[str, Any]) -> Tree:
             expanded[key] = {place: _expand(cls, {key: one})[key] for place, one in value.items()}
             continue
         for model in _models(annotation):
-            if isinstance(value, str) and issubclass(model, StrictModel) and model.preset_folder:
+            if isinstance(value, str) and model.preset_folder:
                 expanded[key] = _Replace(_preset(key, value, model.preset_folder))
-            elif isinstance(value, str) and not is_list and (bare := _bare_key(model)):
+            elif isinstance(value, str) and not is_list and (bare := model.bare_key):
                 expanded[key] = {bare: value}
-            elif isinstance(value, list) and (bare := _bare_key(model)):
+            elif isinstance(value, list) and (bare := model.bare_key):
                 expanded[key] = [{bare: one} if isinstance(one, str) else one for one in value]
             elif isinstance(value, Mapping):  # of a union any member may know the keys
                 expanded[key] = value = _expand(model, value)
@@ -225,10 +229,9 @@ def _fill_types(cls: type[BaseModel], tree: Tree) -> None:
 
 def _preset(kind: str, name: str, folder: Traversable) -> Tree:
     if name.endswith(".toml"):
-        return _read(Path(name))
+        return read_toml(Path(name))
     files = toml_files(folder)
-    if name not in files:
-        raise unknown_name(f"{kind} preset", name, files)
+    require_known(f"{kind} preset", name, files)
     return tomllib.loads(files[name].read_text(encoding="utf-8"))
 
 
@@ -245,7 +248,9 @@ def _validate(cls: type[ConfigT], tree: Tree, raw_texts: Mapping[tuple[str, ...]
                 retyped = True
         if retyped:  # JSON by chance, such as a folder called 2024
             return _validate(cls, tree, {})
-        lines = (_explain(cls, tree, e) for e in error.errors() if not _is_echo(e))
+        # A list is not called too short for elements with findings of their own.
+        findings = [e for e in error.errors() if e["type"] != "too_short" or not e["input"]]
+        lines = (_explain(cls, tree, one) for one in findings)
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
 
@@ -254,19 +259,14 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def _is_echo(found: Mapping[str, Any]) -> bool:
-    """Return whether a list is only called too short for elements with findings of their own."""
-    return bool(found["type"] == "too_short" and found["input"])
-
-
-def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:
+def _explain(cls: type[StrictModel], tree: Tree, found: Mapping[str, Any]) -> str:
     """Return one finding as one line: dotted path, what is wrong, what was found."""
     path, kind = _path(tree, found["loc"]), found["type"]
     where, context = ".".join(path), found.get("ctx", {})
     tag = f".type={context['tag']}" if kind == "union_tag_invalid" else ""
     tag = f"={found['input']}" if kind == "literal_error" else tag
     pattern = ".".join("*" if part.isdigit() else part for part in path) + tag
-    if (kind == "extra_forbidden" or tag) and (new := _renamed(cls).get(pattern)):
+    if (kind == "extra_forbidden" or tag) and (new := cls.renamed.get(pattern)):
         return f"{where}{tag}: has a new name: {new}"
     if kind == "extra_forbidden":
         return f"{where}: unknown key{_hint(cls, tree, path)}"
@@ -291,7 +291,7 @@ def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:
     return f"{where}: {message} (got {json.dumps(got, default=str)})"
 
 
-def _hint(cls: type[BaseModel], tree: Tree, path: Sequence[str]) -> str:
+def _hint(cls: type[StrictModel], tree: Tree, path: Sequence[str]) -> str:
     """Return where an unknown key belongs, what it may have meant, or what there is."""
     *block, name = path
     model, members = _block(cls, tree, block)
@@ -309,14 +309,6 @@ def _hint(cls: type[BaseModel], tree: Tree, path: Sequence[str]) -> str:
     if found := near or list(places) or difflib.get_close_matches(name, known, n=1, cutoff=0.5):
         return f". Did you mean {' or '.join(repr(key) for key in found)}?"
     return f". Known: {', '.join(known)}"
-
-
-def _bare_key(model: type[BaseModel]) -> str | None:
-    return model.bare_key if issubclass(model, StrictModel) else None
-
-
-def _renamed(cls: type[BaseModel]) -> Mapping[str, str]:
-    return cls.renamed if issubclass(cls, StrictModel) else {}
 
 
 def _path(tree: Tree, loc: Iterable[int | str]) -> tuple[str, ...]:
@@ -337,11 +329,10 @@ def _path(tree: Tree, loc: Iterable[int | str]) -> tuple[str, ...]:
 
 
 def _block(
-    cls: type[BaseModel], tree: Any, path: Sequence[str]
-) -> tuple[type[BaseModel], list[type[BaseModel]]]:
+    cls: type[StrictModel], tree: Any, path: Sequence[str]
+) -> tuple[type[StrictModel], list[type[StrictModel]]]:
     """Return the model of the block at ``path``, and all members of the union that it is of."""
-    model: type[BaseModel] = cls
-    members: list[type[BaseModel]] = [cls]
+    model, members = cls, [cls]
     for key in path:
         if isinstance(tree, list):  # the models of the list are those of its elements
             tree = tree[int(key)]
@@ -350,28 +341,24 @@ def _block(
             field = model.model_fields.get(key)
             members = [] if field is None else _models(field.annotation)
         if not members:
-            return BaseModel, []
+            return StrictModel, []
         chosen = tree.get("type") if isinstance(tree, dict) else None
         model = next((m for m in members if chosen in _type_tags(m)), members[0])
     return model, members
 
 
-def _type_tags(model: type[BaseModel]) -> tuple[Any, ...]:
+def _type_tags(model: type[StrictModel]) -> tuple[Any, ...]:
     field = model.model_fields.get("type")
     return get_args(field.annotation) if field is not None else ()
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def _models(annotation: Any) -> list[type[StrictModel]]:
     """Return the models an annotation may hold: itself, members of a union, elements of a list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, StrictModel):
         return [annotation]
     if get_origin(annotation) in (Union, types.UnionType, Annotated, tuple, list):
         return [model for part in get_args(annotation) for model in _models(part)]
     return []
-
-
-def _near(name: str, known: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
 
 
 def _toml_table(table: Mapping[str, Any], prefix: str) -> list[str]:
@@ -389,7 +376,7 @@ def _toml_table(table: Mapping[str, Any], prefix: str) -> list[str]:
 
 
 def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[\w-]+", key, re.ASCII) else json.dumps(key)
+    return key if re.fullmatch(r"[\w-]+", key, re.ASCII) else json.dumps(key, ensure_ascii=False)
 
 
 def _toml_value(value: Any) -> str:

@@ -28,8 +28,9 @@ class LoopThread:
     """
 
     def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_run, args=(self.loop,), name=name, daemon=True)
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self.loop = self._runner.get_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -44,20 +45,9 @@ class LoopThread:
         """Wait until the thread has ended, but no longer than ``timeout_s``."""
         self._thread.join(timeout_s)
 
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+    def _run(self) -> None:
+        with self._runner:  # which cancels what is left, and closes the loop
+            self.loop.run_forever()
 
 
 async def awaited(result: Any) -> Any:

@@ -55,13 +55,11 @@ class Boundary:
         self._cancellations = 0
 
     def __enter__(self) -> None:
-        """Remember how often this task was cancelled before."""
         self._cancellations = cancellations()
 
     def __exit__(
         self, kind: object, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raise the fault in place of what is raised."""
         if error is None or self._passes(error) or is_asked(error, since=self._cancellations):
             return
         text = f"{self._phase}: {describe(error)}"
@@ -92,14 +90,12 @@ class Tolerated:
         self._cancellations = 0
 
     def __enter__(self) -> Tolerated:
-        """Remember how often this task was cancelled before."""
         self._cancellations = cancellations()
         return self
 
     def __exit__(
         self, kind: object, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Log the error."""
         if error is None or is_asked(error, since=self._cancellations):
             return False
         self.error = error

@@ -32,8 +32,6 @@ class Node:
     name: str
     resources: Mapping[str, float]
     """How much it offers of what: ``CPU``, ``GPU`` and labels of its owner's."""
-    is_here: bool = False
-    """Whether this process runs on it."""
 
     def room(self, needed: Mapping[str, float]) -> int:
         """Return how often it has what is ``needed``."""
@@ -59,7 +57,10 @@ def connect(needed_for: str) -> Any:  # Ray is optional, and untyped here
         ray = import_extra("ray", needed_for, "ray")
         if not ray.is_initialized():
             try:
-                _check_listens(os.environ.get("RAY_ADDRESS", ""))
+                host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition(":")
+                if host and "/" not in host and port.isdigit():  # Ray itself tries for minutes
+                    address = (host.strip("[]"), int(port))
+                    socket.create_connection(address, timeout=_LISTENS_S).close()
                 ray.init("auto", log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
                 cause = str(error).strip().partition("\n")[0]
@@ -68,13 +69,6 @@ def connect(needed_for: str) -> Any:  # Ray is optional, and untyped here
                     "or name it with RAY_ADDRESS=HOST:PORT"
                 ) from error
     return ray
-
-
-def _check_listens(address: str) -> None:
-    """Raise OSError where nothing listens at ``address``; Ray itself tries it for minutes."""
-    host, _, port = address.rpartition(":")
-    if host and "/" not in host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENS_S).close()
 
 
 @contextmanager
@@ -97,15 +91,12 @@ def alive(ray: Any) -> list[Node]:
     """Return the nodes of the cluster that ``ray`` is connected to, this one first."""
     here = ray.get_runtime_context().get_node_id()
     found = [
-        Node(
-            name=f"{one['NodeManagerAddress']} ({one['NodeID'][:6]})",
-            resources=one["Resources"],
-            is_here=one["NodeID"] == here,
-        )
+        (one["NodeID"] != here, f"{one['NodeManagerAddress']} ({one['NodeID'][:6]})", one)
         for one in ray.nodes()
         if one["Alive"]
     ]
-    return sorted(found, key=lambda node: (not node.is_here, node.name))
+    found.sort(key=lambda row: row[:2])
+    return [Node(name=name, resources=one["Resources"]) for _, name, one in found]
 
 
 def check_room(

@@ -127,16 +127,6 @@ def _import_file(kind: str, where: str, spec: str) -> ModuleType:
     name = file.stem
     if name in sys.modules or not name.isidentifier() or _is_elsewhere(name, file):
         name = f"{name}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
-    return _execute(kind, name, file, spec)
-
-
-def _is_elsewhere(name: str, file: Path) -> bool:
-    """Return whether an import of ``name`` would find something else than ``file``."""
-    found = importlib.util.find_spec(name)
-    return found is not None and (found.origin is None or Path(found.origin).resolve() != file)
-
-
-def _execute(kind: str, name: str, file: Path, spec: str) -> ModuleType:
     found = importlib.util.spec_from_file_location(name, file)
     if found is None or found.loader is None:
         raise ConfigError(f"{kind} {spec!r}: is no Python file")
@@ -149,6 +139,12 @@ def _execute(kind: str, name: str, file: Path, spec: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _is_elsewhere(name: str, file: Path) -> bool:
+    """Return whether an import of ``name`` would find something else than ``file``."""
+    found = importlib.util.find_spec(name)
+    return found is not None and (found.origin is None or Path(found.origin).resolve() != file)
 
 
 @contextmanager

@@ -107,24 +107,17 @@ class EnvEntry:
 
     def missing(self) -> list[str]:
         """Return what is not there, as install hints; empty when it runs here."""
-        hints = [
-            f"pip install --no-deps {name}" for name in self._missing_modules(WITHOUT_DEPENDENCIES)
-        ]
-        modules = self._missing_modules()
+        modules, alone = self._missing_modules()
+        hints = [f"pip install --no-deps {name}" for name in alone]
         if modules and self.extra:
             hints.append(f"pip install 'turngym[{self.extra}]'")
         elif modules:
             hints.append(f"install the Python module {modules[0]!r}")
-        hints += [
-            f"install the program {program_name(need)!r}{self._package_of(need)}"
-            for need in self.programs
-            if find_program(need) is None
-        ]
+        for name in (program_name(need) for need in self.programs if find_program(need) is None):
+            package = self.packages.get(name)
+            more = f": apt-get install {package}" if package else ""
+            hints.append(f"install the program {name!r}{more}")
         return hints
-
-    def _package_of(self, need: str) -> str:
-        package = self.packages.get(program_name(need))
-        return "" if package is None else f": apt-get install {package}"
 
     def require(self) -> None:
         """Raise when something is missing.
@@ -137,21 +130,20 @@ class EnvEntry:
         if not hints:
             return
         what = f"environment {self.short_name!r}"
-        if self.extra and self._missing_modules():
+        modules, alone = self._missing_modules()
+        if self.extra and modules:
             error = missing_extra(what, self.extra)
             more = [hint for hint in hints if f"turngym[{self.extra}]" not in hint]
             raise MissingExtraError("; ".join([str(error), *more]))
-        if names := self._missing_modules(WITHOUT_DEPENDENCIES):
-            raise MissingExtraError(f"{what} needs {names[0]!r}: {'; '.join(hints)}")
+        if alone:
+            raise MissingExtraError(f"{what} needs {alone[0]!r}: {'; '.join(hints)}")
         raise ConfigError(f"{what}: {'; '.join(hints)}")
 
-    def _missing_modules(self, among: frozenset[str] | None = None) -> list[str]:
-        """Return the modules that are missing: those of the extra, or those ``among``."""
-        return [
-            name
-            for name in self.modules
-            if (name in WITHOUT_DEPENDENCIES) == (among is not None) and not _can_import(name)
-        ]
+    def _missing_modules(self) -> tuple[list[str], list[str]]:
+        """Return the modules that are missing: those of the extra, and those wanted alone."""
+        lacks = [name for name in self.modules if not _can_import(name)]
+        alone = [name for name in lacks if name in WITHOUT_DEPENDENCIES]
+        return [name for name in lacks if name not in alone], alone
 
 
 def find_program(need: str) -> str | None:
@@ -175,14 +167,8 @@ def _can_import(name: str) -> bool:
         return False
 
 
-OwnLoader = Callable[[str], EnvEntry | None]
-ClassAdder = Callable[[type, str], EnvEntry]
-TasksAdder = Callable[[str, str], EnvEntry]
-
 _entries: dict[str, EnvEntry] = {}
-_load_own: OwnLoader = lambda name: None  # noqa: E731
-_add_class: ClassAdder
-_add_tasks: TasksAdder
+_own: Callable[[], Any]  # the module environments.own
 _broken: list[str] = []
 _discovered = False
 _lock = threading.RLock()
@@ -240,26 +226,7 @@ def register(
 
 
 def register_entry(entry: EnvEntry, *, nondeterministic: bool = False) -> None:
-    """Register what ``entry`` describes, ``nondeterministic`` or not, as ``register``."""
-    if not add(entry):
-        return
-    gymnasium.registry.pop(entry.id, None)
-    gymnasium.register(
-        id=entry.id,
-        entry_point=CREATE,
-        kwargs={
-            "entry_point": entry.entry_point,
-            "registered": [entry.id, entry.max_turns],
-            **entry.kwargs,
-        },
-        nondeterministic=nondeterministic,
-        disable_env_checker=True,
-        order_enforce=False,  # TurnEnv refuses a step without a reset itself
-    )
-
-
-def add(entry: EnvEntry) -> bool:
-    """Add an environment and return True; False when the same object is there already.
+    """Register what ``entry`` describes, ``nondeterministic`` or not, as ``register``.
 
     A file that is both run and imported registers twice what is one environment.
 
@@ -282,30 +249,39 @@ def add(entry: EnvEntry) -> bool:
                 f"environment id {entry.id!r} is registered twice: as {old.entry_point} and as "
                 f"{entry.entry_point}"
             )
-        if not str(old.entry_point).startswith("__main__:"):  # which no other process could import
-            return False
+        if not old.entry_point.startswith("__main__:"):  # which no other process could import
+            return
     _entries[entry.id] = entry
-    return True
+    gymnasium.registry.pop(entry.id, None)
+    gymnasium.register(
+        id=entry.id,
+        entry_point=CREATE,
+        kwargs={
+            "entry_point": entry.entry_point,
+            "registered": [entry.id, entry.max_turns],
+            **entry.kwargs,
+        },
+        nondeterministic=nondeterministic,
+        disable_env_checker=True,
+        order_enforce=False,  # TurnEnv refuses a step without a reset itself
+    )
 
 
 def _place(entry: EnvEntry) -> tuple[str, str]:
     """Return the file and the name of what an entry point stands for."""
-    module, _, attribute = str(entry.entry_point).partition(":")
+    module, _, attribute = entry.entry_point.partition(":")
     file = getattr(sys.modules.get(module), "__file__", None)
     return (os.path.realpath(file) if file else module, attribute)
 
 
-def extend(*, load_own: OwnLoader, add_class: ClassAdder, add_tasks: TasksAdder) -> None:
-    """Set how ``find`` loads what is the user's own; ``environments.own`` calls it once.
+def extend(own: Callable[[], Any]) -> None:
+    """Set where ``find`` gets the module from that loads what is the user's own, once it needs it.
 
-    Args:
-        load_own: Returns the environment of a file, a class or a folder; None where the name is
-            none of them.
-        add_class: Registers a class under an id.
-        add_tasks: Registers what plays the task set ``module:NAME`` under an id.
+    Its ``load`` returns the environment of a file, a class or a folder, None where a name is none
+    of them; ``add_class`` and ``add_tasks`` register a class and a task set under an id.
     """
-    global _load_own, _add_class, _add_tasks
-    _load_own, _add_class, _add_tasks = load_own, add_class, add_tasks
+    global _own
+    _own = own
 
 
 def entries() -> list[EnvEntry]:
@@ -329,7 +305,8 @@ def find(name: str) -> EnvEntry:
     by_short = {entry.short_name: entry for entry in sorted(_entries.values(), key=_rank)}
     if name.lower() in by_short:
         return by_short[name.lower()]
-    if (own := _load_own(name)) is not None:
+    own: EnvEntry | None = _own().load(name)
+    if own is not None:
         _entries[own.id] = own
         return own
     if name.endswith("/*"):
@@ -386,16 +363,13 @@ def match(pattern: str) -> list[EnvEntry]:
     if not pattern.endswith("/*"):
         return [find(pattern)]
     family = pattern.removesuffix("/*")
-    found: list[EnvEntry] = []
-    kinds: list[tuple[object, ...]] = []
+    found: dict[str, EnvEntry] = {}
     for entry in entries():
-        kind = (entry.entry_point, entry.kwargs, entry.max_turns)
-        if entry.family == family and kind not in kinds:
-            found.append(entry)
-            kinds.append(kind)
+        if entry.family == family:
+            found.setdefault(repr((entry.entry_point, entry.kwargs, entry.max_turns)), entry)
     if not found:
         raise unknown_name("family", family, {entry.family for entry in entries()})
-    return found
+    return [*found.values()]
 
 
 def discover() -> None:
@@ -420,7 +394,7 @@ def broken_plugins() -> list[str]:
 def _load(point: EntryPoint) -> None:
     try:
         if point.group == TASKS_GROUP:
-            _add_tasks(point.name, point.value)
+            _own().add_tasks(point.name, point.value)
             return
         found = point.load()
         if not callable(found) or inspect.iscoroutinefunction(found):
@@ -429,7 +403,7 @@ def _load(point: EntryPoint) -> None:
         if not inspect.isclass(found):
             found()
         else:
-            _add_class(found, point.name)
+            _own().add_class(found, point.name)
     except BaseException as error:
         from turngym.faults import describe, is_from_signal  # which load asyncio
 

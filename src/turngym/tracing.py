@@ -22,7 +22,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -114,33 +114,27 @@ def traced(name: str, *, root: bool = False) -> Callable[[FunctionT], FunctionT]
     """
 
     def decorate(function: FunctionT) -> FunctionT:
-        if inspect.iscoroutinefunction(function):
-
-            @wraps(function)
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                if _active is None:
-                    return await function(*args, **kwargs)
-                with _span(_active, name, root):
-                    return await function(*args, **kwargs)
-
-            return cast(FunctionT, awaited)
+        @wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with _span(name, root):
+                return await function(*args, **kwargs)
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            if _active is None:
-                return function(*args, **kwargs)
-            with _span(_active, name, root):
+            with _span(name, root):
                 return function(*args, **kwargs)
 
-        return cast(FunctionT, called)
+        return cast(FunctionT, awaited if inspect.iscoroutinefunction(function) else called)
 
     return decorate
 
 
-def _span(tracing: _Tracing, name: str, root: bool) -> Any:
+def _span(name: str, root: bool) -> Any:
+    if _active is None:
+        return nullcontext()
     if root:
-        return tracing.trace.use_span(tracing.root(name, {}), end_on_exit=True)
-    return tracing.tracer.start_as_current_span(name)
+        return _active.trace.use_span(_active.root(name, {}), end_on_exit=True)
+    return _active.tracer.start_as_current_span(name)
 
 
 def is_tracing() -> bool:

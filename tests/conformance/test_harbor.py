@@ -91,6 +91,32 @@ async def test_a_separate_verifier_sees_artifacts_alone(tmp_path: Path):
     assert (await played(tmp_path, "bash rm -rf /app/*", "submit"))[2]["score"] == 0.0
 
 
+async def test_a_command_may_begin_with_a_bracket(tmp_path: Path):
+    lines = 'WORKDIR /app\nCOPY in.txt ./\nRUN [ -e in.txt ] || exit 1\nRUN ["touch", "a b"]\n'
+    write(
+        tmp_path,
+        environment__Dockerfile=f"FROM debian\n{lines}",
+        solution__solve_DOT_sh="#!/bin/bash\n[ -e 'a b' ] && echo 42 > out.txt\n",
+    )
+    assert (await played(tmp_path))[2]["score"] == 1.0
+
+
+async def test_the_shell_gets_commands_and_values_as_they_are_written(tmp_path: Path):
+    write(
+        tmp_path,
+        task_DOT_toml='artifacts = ["/app/out.txt"]\n[verifier]\nenvironment_mode = "separate"\n'
+        "[[verifier.collect]]\n"
+        'command = "for one in a ü; do echo $one >> /logs/artifacts/seen; done"\n'
+        '[solution.env]\nPRICE = "$5 für `two`"\n',
+        solution__solve_DOT_sh='#!/bin/bash\nprintf %s "$PRICE" > out.txt\n',
+        tests__Dockerfile="FROM debian\nWORKDIR /app\nCOPY . /tests/\n",
+        tests__test_DOT_sh="#!/bin/bash\n[ \"$(cat out.txt)\" = '$5 für `two`' ] && "
+        "[ \"$(cat /logs/artifacts/seen)\" = $'a\\nü' ]\n"
+        "echo $((1 - $?)) > /logs/verifier/reward.txt\n",
+    )
+    assert (await played(tmp_path))[2]["score"] == 1.0
+
+
 STEPS = (
     '[[steps]]\nname = "one"\nmin_reward = 1.0\n[[steps]]\nname = "two"\n'
     '[steps.verifier.env]\nWANTED = "${TURNGYM_NO_SUCH:-84}"\n'
@@ -182,8 +208,13 @@ async def test_our_own_projects_written_as_folders_are_played_too(tmp_path: Path
             r"task.toml: environment.skil: .*skills_dir",
         ),
         ({"task_DOT_toml": "[environment\n"}, r"task.toml: "),
+        ({"task_DOT_toml": "verifier = 3\n"}, r"task.toml: verifier: Input should be an object"),
+        ({"task_DOT_toml": 'environment = "memory"\n'}, r"task.toml: environment: Input should be"),
+        ({"task_DOT_toml": '[environment]\nmemory = "2.2.2G"\n'}, r"got '2.2.2G'"),
         ({"environment__Dockerfile": "FROM node:20\n"}, r"Dockerfile, line 1: the image 'node:20'"),
         ({"environment__Dockerfile": "FROM debian\nWORKDIR /tmp\n"}, "line 2: to work in /tmp"),
+        ({"environment__Dockerfile": 'FROM debian\nENV A="x\n'}, "line 2: cannot be read: No clos"),
+        ({"environment__Dockerfile": "FROM debian\nCOPY\n"}, "line 2: cannot be read: not enough"),
         (
             {"environment__Dockerfile": "FROM debian\nRUN a \\\n && curl x | sh\n"},
             "line 2: 'curl' needs",

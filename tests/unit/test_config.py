@@ -392,7 +392,7 @@ def test_toml_that_is_written_reads_back_the_same(tmp_path: Path) -> None:
     config = load_config(
         Run,
         ['label=a "quoted" ü\n', "limit=0.25", "optimizer.type=sgd", "algo.sizes=[1,2]",
-         "lr=1e-06"],
+         "lr=1e-06", {"options": {"a 🙂": 1}}],
     )  # fmt: skip
     file = tmp_path / "out.toml"
     file.write_text(to_toml(config), encoding="utf-8")

@@ -100,19 +100,19 @@ def test_what_is_no_name_is_one_line(given):
 
 
 def test_a_short_name_means_the_newest_version(empty):
-    empty.add(entry(id="turngym/Maze-v10", family="text"))
-    empty.add(entry(id="turngym/Maze-v9", family="text"))
+    empty.register_entry(entry(id="turngym/Maze-v10", family="text"))
+    empty.register_entry(entry(id="turngym/Maze-v9", family="text"))
     assert empty.find("text/maze").id == "turngym/Maze-v10"
 
 
 def test_a_plug_in_does_not_take_over_a_short_name_of_ours(empty):
-    empty.add(entry(id="lab/Maze-v99", family="text"))
+    empty.register_entry(entry(id="lab/Maze-v99", family="text"))
     assert empty.find("text/maze").id == "turngym/Maze-v0"
     assert empty.find("lab/Maze-v99").family == "text"
 
 
 def test_entries_are_sorted_by_short_name(empty):
-    empty.add(entry(id="a/Zoo-v0", family="aaa"))
+    empty.register_entry(entry(id="a/Zoo-v0", family="aaa"))
     names = [found.short_name for found in empty.entries()]
     assert names == sorted(names)
     assert names[0] == "aaa/zoo"
@@ -121,18 +121,18 @@ def test_entries_are_sorted_by_short_name(empty):
 @pytest.mark.parametrize("id", ["Maze-v0", "turngym/Maze", "turngym/Maze-v", "a/b/c-v0", ""])
 def test_a_malformed_id_is_refused(empty, id):
     with pytest.raises(ConfigError, match=r"wanted '<namespace>/<Name>-v<N>'"):
-        empty.add(entry(id=id))
+        empty.register_entry(entry(id=id))
 
 
 def test_an_id_cannot_be_taken_twice(empty):
     with pytest.raises(ConfigError, match="'turngym/Maze-v0' is registered twice"):
-        empty.add(entry(id="turngym/Maze-v0"))
+        empty.register_entry(entry(id="turngym/Maze-v0"))
 
 
 def test_a_family_pattern_names_each_environment_once(empty):
-    empty.add(entry(id="lab/Ab-v0"))
-    empty.add(entry(id="lab/Ab-easy-v0"))  # the same under a longer name
-    empty.add(entry(id="lab/Ab-hard-v0", kwargs={"difficulty": "hard"}))
+    empty.register_entry(entry(id="lab/Ab-v0"))
+    empty.register_entry(entry(id="lab/Ab-easy-v0"))  # the same under a longer name
+    empty.register_entry(entry(id="lab/Ab-hard-v0", kwargs={"difficulty": "hard"}))
     assert [found.id for found in empty.match("lab/*")] == ["lab/Ab-v0", "lab/Ab-hard-v0"]
     assert [found.id for found in empty.match("lab/ab-easy")] == ["lab/Ab-easy-v0"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import shlex
-import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 from turngym.agents.config import ChatAgentConfig, CompletionsAgentConfig, LocalAgentConfig
 from turngym.agents.policy import Policy
 from turngym.agents.scripted import ExpertPolicy, FunctionPolicy, NoopPolicy, RandomPolicy
-from turngym.config import load_config
-from turngym.errors import CheckpointError, ConfigError, unknown_name
+from turngym.config import load_config, read_toml
+from turngym.errors import CheckpointError, ConfigError, require_known, unknown_name
 from turngym.plugins import import_attribute, importing_extra
 from turngym.provenance import digest_of, source_digest
 
@@ -52,7 +51,11 @@ def make_policy(spec: str) -> Policy:
     if spec == HUMAN:
         raise ConfigError(f"agent {HUMAN!r}: plays at the command line alone: turngym eval, replay")
     if _first_word(spec).endswith(".toml"):
-        return _from_file(spec)
+        path, *settings = _words(spec, spec)
+        content = read_toml(Path(path))
+        kind = str(content.get("type", "openai"))
+        require_known("agent type", kind, _MODELS)
+        return _built(spec, _MODELS[kind][0], [content, *settings])
     if spec == "oracle":  # renamed
         raise ConfigError("agent 'oracle': has a new name: expert")
     kind, colon, rest = spec.partition(":")
@@ -63,32 +66,16 @@ def make_policy(spec: str) -> Policy:
     if not rest:
         raise ConfigError(f"agent {spec!r}: nothing after the colon; wanted {FORMS}")
     if kind in _MODELS:
-        return _model(spec, kind, rest)
+        name, *settings = _words(spec, rest)
+        config, field = _MODELS[kind]
+        return _built(spec, config, [{"type": kind, field: name}, *settings])
     if kind == "run":
         return _trained(spec, rest)
-    return _from_python(spec)
-
-
-def _model(spec: str, kind: str, rest: str) -> Policy:
-    """Return the agent of ``kind:NAME key=value ...``."""
-    name, *settings = _words(spec, rest)
-    config, field = _MODELS[kind]
-    return _built(spec, config, [{"type": kind, field: name}, *settings])
-
-
-def _from_file(spec: str) -> Policy:
-    """Return the agent of ``FILE.toml key=value ...``."""
-    path, *settings = _words(spec, spec)
+    found = import_attribute("agent", spec)
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"agent {path!r}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise ConfigError(f"agent {path!r}: {error}") from error
-    kind = content.get("type", "openai")
-    if not isinstance(kind, str) or kind not in _MODELS:
-        raise unknown_name("agent type", str(kind), _MODELS)
-    return _built(spec, _MODELS[kind][0], [content, *settings])
+        return as_policy(found)
+    except ConfigError as error:
+        raise ConfigError(f"agent {spec!r}: {error}") from None
 
 
 def _built(
@@ -154,15 +141,6 @@ def _run_words(spec: str, rest: str) -> tuple[Path, list[str]]:
     return Path(folder).expanduser(), settings
 
 
-def _from_python(spec: str) -> Policy:
-    """Return the policy of ``module:NAME``."""
-    found = import_attribute("agent", spec)
-    try:
-        return as_policy(found)
-    except ConfigError as error:
-        raise ConfigError(f"agent {spec!r}: {error}") from None
-
-
 def as_policy(agent: object) -> Policy:
     """Return ``agent`` as a policy.
 
@@ -175,19 +153,21 @@ def as_policy(agent: object) -> Policy:
     """
     if isinstance(agent, str):
         return make_policy(agent)
-    if inspect.isclass(agent) and callable(getattr(agent, "act", None)):
-        return FunctionPolicy(agent)
-    if hasattr(agent, "start") and not inspect.isclass(agent):
+    if inspect.isclass(agent):
+        if callable(getattr(agent, "act", None)):
+            return FunctionPolicy(agent)
+    elif hasattr(agent, "start"):
         policy: Policy = agent
         return policy
-    if not callable(agent) or inspect.isclass(agent):
-        kind = f"value of type {type(agent).__name__!r}"
-        found = f"the class {agent.__name__!r}" if inspect.isclass(agent) else f"a {kind}"
-        raise ConfigError(
-            "wanted a function of (observation, info) that returns a str, a class with such a "
-            f"method act, or a Policy object; found {found}"
-        )
-    return FunctionPolicy(agent)
+    elif callable(agent):
+        return FunctionPolicy(agent)
+    found = f"a value of type {type(agent).__name__!r}"
+    if inspect.isclass(agent):
+        found = f"the class {agent.__name__!r}"
+    raise ConfigError(
+        "wanted a function of (observation, info) that returns a str, a class with such a method "
+        f"act, or a Policy object; found {found}"
+    )
 
 
 def agent_digest(spec: str) -> str | None:

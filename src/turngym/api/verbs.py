@@ -15,7 +15,7 @@ from turngym.api.agents import as_policy
 from turngym.config import load_config
 from turngym.coroutines import apart, stoppable
 from turngym.environments.gym.registration import make
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, TrainingError, require_known
 from turngym.rollouts.evaluation import evaluate as evaluation
 from turngym.rollouts.evaluation.statistics import Evaluation, summarize
 from turngym.tasks.base import SPLITS, Split, Task
@@ -147,7 +147,6 @@ def compare(
         TrainingError: A run failed.
     """
     from turngym.api.jobs import run_heats
-    from turngym.errors import TrainingError
     from turngym.reports.comparison import rank
     from turngym.reports.runs import Protocol, read_runs
     from turngym.trainers.runs.comparison import ComparedAlgo, plan
@@ -158,8 +157,8 @@ def compare(
     stems = [Path(algo).stem for algo in algos]
     named = algos.items() if isinstance(algos, Mapping) else zip(stems, algos, strict=True)
     compared = [ComparedAlgo(name=name, algo=algo) for name, algo in named]
-    if reference is not None and reference not in (names := [one.name for one in compared]):
-        raise unknown_name("reference", reference, names)
+    if reference is not None:
+        require_known("reference", reference, [one.name for one in compared])
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     out = Path(out).expanduser()
     heats = plan(
@@ -184,8 +183,7 @@ def first_tasks(make_env: Callable[[], Any], split: Split, count: int) -> list[T
     Raises:
         ConfigError: There is none, or no such split, or ``count`` is less than 1.
     """
-    if split not in SPLITS:
-        raise unknown_name("split", split, SPLITS)
+    require_known("split", split, SPLITS)
     if count < 1:
         raise ConfigError(f"episodes must be at least 1, got {count}")
     found: list[Task] = []

@@ -73,8 +73,10 @@ def verifiers_classes(
 
     class Tasks(vf.Taskset[OneTask, Config]):  # type: ignore[misc]
         def load(self) -> Iterator[OneTask]:
-            for task in _ids(name, self.config.count, self.config.split, options):
-                yield OneTask(Data(name=task, id=task, task=task), self.config.task)
+            with closing(make(name, **options)) as env:
+                tasks = first_tasks(env, self.config.count, splits=(self.config.split,))
+            for id in (task.id for task in tasks):
+                yield OneTask(Data(name=id, id=id, task=id), self.config.task)
 
     class PlayConfig(vf.EnvConfig):  # type: ignore[misc]
         player: vf.AgentConfig = vf.AgentConfig()
@@ -109,11 +111,6 @@ async def _talk(hosted: HostedEnv, task: Any, player: Any) -> None:
     score = hosted.score() if answer.stop_reason is None else answer.score
     trace.info["turngym"] = {"task": chosen.id, "score": score}
     trace.record_reward("turngym", total)
-
-
-def _ids(name: str, count: int, split: Any, options: Mapping[str, Any]) -> list[str]:
-    with closing(make(name, **options)) as env:
-        return [task.id for task in first_tasks(env, count, splits=(split,))]
 
 
 def _seed(task: str) -> int:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import count
 from typing import Annotated, Any
 
 import typer
 
 from turngym import registry
-from turngym.errors import ConfigError, unknown_name
+from turngym.config import json_or_text
+from turngym.errors import ConfigError, require_known
 from turngym.tasks.base import SPLITS, Split
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -63,10 +62,8 @@ def split_of(name: str) -> Split:
     Raises:
         UnknownNameError: There is none.
     """
-    for split in SPLITS:
-        if name == split:
-            return split
-    raise unknown_name("split", name, SPLITS)
+    require_known("split", name, SPLITS)
+    return "train" if name == "train" else "test"
 
 
 def key_values(option: str, texts: Sequence[str]) -> dict[str, str]:
@@ -88,11 +85,8 @@ def key_values(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 def env_options(settings: Sequence[str] | None) -> dict[str, Any]:
     """Return the pairs of ``--env-option``; a value is JSON if it reads as JSON, else text."""
-    options: dict[str, Any] = {**key_values("--env-option", settings or [])}
-    for key, text in options.items():
-        with suppress(ValueError):
-            options[key] = json.loads(text)
-    return options
+    options = key_values("--env-option", settings or [])
+    return {key: json_or_text(text) for key, text in options.items()}
 
 
 def counted(advance: Callable[[int, str], None]) -> Callable[[str], None]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import packages_distributions
 from importlib.resources import files
@@ -19,12 +20,15 @@ import typer
 
 from turngym import registry
 from turngym.cli.arguments import Env, EnvOptions, Json, counted, env_options, key_values
-from turngym.cli.output import print_json, progress, say, table, writable_file
+from turngym.cli.output import print_found, print_json, progress, say, table, writable_file
 from turngym.environments.gym.registration import about, declared, make, named, options_of
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known, unknown_name
 from turngym.plugins import import_attribute
 from turngym.records import writable_folder
 from turngym.registry import EnvEntry, program_name
+from turngym.reports.texts import soundness_page
+from turngym.sandbox.backends.catalogue import backend_names
+from turngym.sandbox.checks.check import check_sandbox
 from turngym.tasks.base import SPLITS, Split, Task
 
 if TYPE_CHECKING:
@@ -69,11 +73,8 @@ def _end(
 ) -> None:
     """Print ``text``, or what was found as JSON with ``more``; exit code 1 when a check failed."""
     is_ok = all(report.is_ok for report in reports)
-    if as_json:
-        found = [report.to_json() for report in reports]
-        print_json({"subject": subject, "ok": is_ok, **more, "reports": found})
-    else:
-        print(text)
+    found = [report.to_json() for report in reports]
+    print_found({"subject": subject, "ok": is_ok, **more, "reports": found}, text, as_json=as_json)
     if not is_ok:
         raise typer.Exit(1)
 
@@ -94,9 +95,6 @@ def check_a_sandbox(
 
     Exit code 1 when a promise is broken, an attack gets through, or a required check could not run.
     """
-    from turngym.sandbox.backends.catalogue import backend_names
-    from turngym.sandbox.checks.check import check_sandbox
-
     if ":" not in name and name not in backend_names():
         raise unknown_name("sandbox", name, backend_names())
     target = import_attribute("sandbox", name) if ":" in name else name
@@ -152,7 +150,7 @@ def check_a_task(
     Exit code 1 when a task is not sound, or a required check could not run.
     """
     from turngym.environments.checks.task import EnvSubject
-    from turngym.reports.texts import soundness_page
+    from turngym.environments.packed import named_task
     from turngym.tasks.check.checks import Settings
     from turngym.tasks.check.form import check_form
 
@@ -162,7 +160,8 @@ def check_a_task(
         writable_file(page, "--page")
     if (Path(target) / "task.toml").is_file():
         reports.append(check_form(Path(target)))
-    make_env, wanted, name = _task_target(target, env_options(env_option))
+    name, wanted = named_task(target)
+    make_env = partial(make, name, **env_options(env_option))
     subject = EnvSubject(make_env, name, is_named=True)
     settings = Settings(parallel=parallel, cheats=None if all_cheats else Settings().cheats)
     try:
@@ -193,12 +192,12 @@ def _of_tasks(
     from turngym.tasks.check.check import check_set
     from turngym.tasks.questions import read_texts
 
-    corpus = None if against is None else read_texts(against)
-    if wanted is not None and corpus is not None:
-        raise ConfigError("--against compares a set of tasks; name the set, not one task of it")
     if wanted is not None:
+        if against is not None:
+            raise ConfigError("--against compares a set of tasks; name the set, not one task of it")
         yield from _deeply(subject, [subject.task(*wanted)], settings)
         return
+    corpus = None if against is None else read_texts(against)
     yield check_set(subject, limit=episodes, corpus=corpus)
     tasks = [task for split in SPLITS for task in subject.tasks(split, episodes)]
     with progress(f"checking {subject.name}", len(tasks)) as advance:
@@ -206,9 +205,8 @@ def _of_tasks(
             subject.make, tasks, subject=f"every task of {subject.name}",
             parallel=settings.parallel, on_task=counted(advance),
         )  # fmt: skip
-    yield from _deeply(
-        subject, [task for split in SPLITS for task in subject.tasks(split, deep)], settings
-    )
+    some = [task for split in SPLITS for task in subject.tasks(split, deep)]
+    yield from _deeply(subject, some, settings)
 
 
 def _deeply(subject: EnvSubject, tasks: Sequence[Task], settings: Settings) -> list[CheckReport]:
@@ -238,17 +236,6 @@ def _soundness_table(reports: Sequence[CheckReport]) -> str:
     return table(["CHECK", "RESULT", "SECONDS", "FINDING"], rows)
 
 
-def _task_target(
-    target: str, options: dict[str, Any]
-) -> tuple[Callable[[], Any], tuple[Split, int] | None, str]:
-    """Return what makes the environment of ``target``, the task that it names, and its name."""
-    parts = target.rsplit("/", 2)
-    if not Path(target).exists() and len(parts) == 3 and parts[1] in SPLITS and parts[2].isdigit():
-        split: Split = "train" if parts[1] == "train" else "test"
-        return partial(make, parts[0], **options), (split, int(parts[2])), parts[0]
-    return partial(make, target, **options), None, target
-
-
 def envs(
     name: Annotated[
         str | None,
@@ -275,24 +262,25 @@ def envs(
     else:
         found = registry.match(wanted)
     is_one = wanted is not None and wanted not in families and len(found) == 1
+    records = [_record(entry, with_options=is_one) for entry in found]
     if as_json:
-        print_json([_record(entry, with_options=is_one) for entry in found])
+        print_json(records)
     elif is_one:
-        _print_one(found[0])
+        _print_one(found[0], records[0])
     elif wanted is None:
-        _print_families(families, known)
+        _print_families(families, records)
     else:
-        headers = ["NAME", "SNAPSHOT", "MAX TURNS", "RUNS HERE"]
-        print(table(headers, [_row(entry) for entry in found]))
+        rows = [[r["name"], r["snapshot_kind"], str(r["max_turns"]), _here(r)] for r in records]
+        print(table(["NAME", "SNAPSHOT", "MAX TURNS", "RUNS HERE"], rows))
 
 
-def _print_families(families: Sequence[str], known: Sequence[EnvEntry]) -> None:
+def _print_families(families: Sequence[str], records: Sequence[dict[str, Any]]) -> None:
     rows = []
     for family in families:
-        mine = [entry for entry in known if entry.family == family]
-        ready = [entry for entry in mine if not entry.missing()]
-        lacks = {hint for entry in mine for hint in entry.missing()}
-        example = min(ready or mine, key=lambda entry: len(entry.short_name)).short_name
+        mine = [one for one in records if one["family"] == family]
+        ready = [one for one in mine if one["runs_here"]]
+        lacks = {hint for one in mine for hint in one["missing"]}
+        example = min((one["name"] for one in ready or mine), key=len)
         rows.append([family, str(len(mine)), str(len(ready)), example, _together(lacks)])
     print(table(["FAMILY", "ENVIRONMENTS", "RUN HERE", "FOR EXAMPLE", "THE REST NEEDS"], rows))
     say("'turngym envs FAMILY' lists a family, 'turngym envs ENV' says what can be set")
@@ -311,8 +299,7 @@ def _together(hints: Iterable[str]) -> str:
     return "; ".join([*ours, *others])
 
 
-def _print_one(entry: EnvEntry) -> None:
-    record = _record(entry, with_options=True)
+def _print_one(entry: EnvEntry, record: dict[str, Any]) -> None:
     needs = [entry.extra, *(program_name(need) for need in entry.programs)]
     rows = [
         *([["what it is", record["about"]]] if record["about"] else []),
@@ -321,7 +308,7 @@ def _print_one(entry: EnvEntry) -> None:
         ["snapshots", record["snapshot_kind"]],
         ["gives credit", ", ".join(record["provides"]) or "rewards only"],
         ["needs", ", ".join(need for need in needs if need) or "-"],
-        ["runs here", "yes" if record["runs_here"] else f"no: {'; '.join(record['missing'])}"],
+        ["runs here", _here(record)],
     ]
     print(table([entry.short_name, ""], rows), end="\n\n")
     if record["options"] is None:
@@ -337,38 +324,28 @@ def _print_one(entry: EnvEntry) -> None:
 
 def _record(entry: EnvEntry, *, with_options: bool) -> dict[str, Any]:
     missing = entry.missing()
-    record = {
+    record: dict[str, Any] = {
         "id": entry.id,
         "name": entry.short_name,
         "family": entry.family,
         "snapshot_kind": entry.snapshot_kind,
         "max_turns": entry.max_turns,
         "provides": sorted(entry.provides),
-        "needs": {
-            "extra": entry.extra,
-            "modules": list(entry.modules),
-            "programs": list(entry.programs),
-        },
+        "needs": {"extra": entry.extra, "modules": entry.modules, "programs": entry.programs},
         "runs_here": not missing,
         "missing": missing,
     }
-    if not with_options:
-        return record
-    if missing:
-        return {**record, "about": "", "options": None}
-    record["snapshot_kind"], provides = declared(entry)
-    record["provides"] = sorted(provides)
-    options = [
-        {"name": option.name, "default": option.default, "help": option.help}
-        for option in options_of(entry)
-    ]
-    return {**record, "about": about(entry), "options": options}
+    if with_options and missing:
+        record |= {"about": "", "options": None}
+    elif with_options:
+        kind, provides = declared(entry)
+        record |= {"snapshot_kind": kind, "provides": sorted(provides), "about": about(entry)}
+        record["options"] = [asdict(option) for option in options_of(entry)]
+    return record
 
 
-def _row(entry: EnvEntry) -> list[str]:
-    missing = entry.missing()
-    ready = f"no: {'; '.join(missing)}" if missing else "yes"
-    return [entry.short_name, entry.snapshot_kind, str(entry.max_turns), ready]
+def _here(record: dict[str, Any]) -> str:
+    return f"no: {'; '.join(record['missing'])}" if record["missing"] else "yes"
 
 
 KINDS = {
@@ -380,7 +357,6 @@ KINDS = {
     "package": ("{name}.py", "a package that brings its tasks to every turngym program"),
 }
 """Kind to what is played, and what it is."""
-_MORE = {"package": ("shell",)}
 _TEST = '''"""The tasks are sound."""
 
 from pathlib import Path
@@ -402,15 +378,14 @@ def new(
     out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path(),
 ) -> None:
     """Write a working example with its test, to be changed into a task of your own."""
-    if kind not in KINDS:
-        raise unknown_name("kind of task", kind, KINDS)
+    require_known("kind of task", kind, KINDS)
     if re.fullmatch("[a-z]([a-z0-9_]*[a-z0-9])?", name) is None:  # a package's name, too
         raise ConfigError(f"name {name!r}: wanted small letters, digits and _, such as my_task")
     if iskeyword(name) or name in {"turngym", *sys.stdlib_module_names, *packages_distributions()}:
         raise ConfigError(f"name {name!r}: is one of Python, ours or a package's; choose another")
     target = KINDS[kind][0].format(name=name)
     written = {f"test_{name}.py": _TEST.format(target=target)}
-    for folder in (kind, *_MORE.get(kind, ())):
+    for folder in ("package", "shell") if kind == "package" else (kind,):
         written |= _filled(files("turngym.cli") / "templates" / folder, name)
     writable_folder(out)
     for path in written:

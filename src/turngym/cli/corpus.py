@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from turngym.cli.arguments import Json
-from turngym.cli.output import print_json, progress, say
+from turngym.cli.output import print_found, print_json, progress, say
 from turngym.cli.play import interruptible
+from turngym.plugins import import_function
 
 app = typer.Typer(help="Build and query the index of a corpus, for search environments.")
 
@@ -56,14 +57,12 @@ def build(
             advance=advance,
         )
     seconds = time.perf_counter() - started
-    if as_json:
-        print_json({**asdict(manifest), "seconds": seconds})
-        return
     skipped = f", {manifest.num_skipped} left out" if manifest.num_skipped else ""
-    print(
+    text = (
         f"{out}: {manifest.num_documents} documents{skipped}, {manifest.size_bytes / 1e6:.1f} MB, "
         f"{seconds:.1f} s, sha256 {manifest.sha256[:16]}"
     )
+    print_found({**asdict(manifest), "seconds": seconds}, text, as_json=as_json)
 
 
 @app.command("show")
@@ -72,11 +71,8 @@ def show(folder: _Folder, as_json: Json = False) -> None:
     from turngym.environments.search.index import read_manifest
 
     record = asdict(read_manifest(folder))
-    if as_json:
-        print_json(record)
-        return
-    for name, value in record.items():
-        print(f"{name}: {', '.join(value) if isinstance(value, tuple) else value}")
+    shown = {k: ", ".join(one) if isinstance(one, tuple) else one for k, one in record.items()}
+    print_found(record, "\n".join(f"{k}: {one}" for k, one in shown.items()), as_json=as_json)
 
 
 @app.command("search")
@@ -126,7 +122,6 @@ def propose(
         ProposalCounts,
         self_play_questions,
     )
-    from turngym.plugins import import_function
 
     read_manifest(folder)
     write = ClozeProposer() if proposer is None else import_function("proposer", proposer)

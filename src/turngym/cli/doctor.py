@@ -16,10 +16,11 @@ from typing import Annotated, Literal
 import typer
 
 from turngym import __version__, registry
+from turngym.api.verbs import rollout
 from turngym.cli.arguments import SOURCES, Json
-from turngym.cli.output import print_json, table
-from turngym.environments.gym.registration import make
-from turngym.errors import MissingExtraError, SandboxRefused, unknown_name
+from turngym.cli.output import print_found, table
+from turngym.config import load_config
+from turngym.errors import MissingExtraError, SandboxRefused, require_known
 from turngym.registry import EnvEntry
 from turngym.sandbox.backends.catalogue import backend_names, open_backend
 from turngym.sandbox.base import Capabilities
@@ -79,47 +80,37 @@ def doctor(
         "cores": len(os.sched_getaffinity(0)) if is_linux else os.cpu_count(),
         "memory_gib": round(memory_bytes / 2**30, 1),
     }
-    if as_json:
-        print_json({**machine, "checks": [asdict(finding) for finding in findings]})
-    else:
-        print("  ".join(f"{key} {value}" for key, value in machine.items()), end="\n\n")
-        rows = [[f.status, f.name, f"{f.detail}: {f.fix}" if f.fix else f.detail] for f in findings]
-        print(table(["STATUS", "PART", "FOUND"], rows))
+    found = {**machine, "checks": [asdict(finding) for finding in findings]}
+    rows = [[f.status, f.name, f"{f.detail}: {f.fix}" if f.fix else f.detail] for f in findings]
+    text = "  ".join(f"{key} {value}" for key, value in machine.items())
+    text += f"\n\n{table(['STATUS', 'PART', 'FOUND'], rows)}"
+    print_found(found, text, as_json=as_json)
     if any(finding.required and finding.status != "ok" for finding in findings):
         raise typer.Exit(1)
 
 
 def _look_at_engine(part: str, sources: list[str], *, as_json: bool) -> None:
     from turngym.agents.build import check_engine
-    from turngym.config import load_config
     from turngym.trainers.settings.train import TrainConfig
 
-    if part != "engine":
-        raise unknown_name("part", part, ["engine"])
+    require_known("part", part, ["engine"])
     config = load_config(TrainConfig, sources)
     found = check_engine(config.engine, context=config.model.context)
-    if as_json:
-        print_json({"engine": config.engine.type, "found": found})
-    else:
-        print("\n".join(["ok", *found]))
+    text = "\n".join(["ok", *found])
+    print_found({"engine": config.engine.type, "found": found}, text, as_json=as_json)
 
 
 def _core() -> Finding:
     """Play an episode with the expert, as any installation must be able to."""
     try:
-        env = make(_CORE_ENV)
-        env.reset(seed=0)
-        expert, turns, over = env.get_wrapper_attr("expert_action"), 0, False
-        while not over:
-            _, _, terminated, truncated, info = env.step(expert())
-            turns, over = turns + 1, terminated or truncated
-        env.close()
-        if info["score"] != 1.0:
-            raise RuntimeError(f"the expert failed in {_CORE_ENV} with score {info['score']}")
+        [one] = rollout(_CORE_ENV, "expert")
+        if one.score != 1.0:
+            reason = one.error or f"its score is {one.score}"
+            raise RuntimeError(f"the expert failed in {_CORE_ENV}: {reason}")
     except Exception as error:  # noqa: BLE001 - whatever breaks is the finding
         fix = "pip install --force-reinstall turngym"
         return Finding(name="core", status="broken", detail=_text(error), fix=fix, required=True)
-    detail = f"played an episode of {_CORE_ENV} in {turns} turns"
+    detail = f"played an episode of {_CORE_ENV} in {len(one.turns)} turns"
     return Finding(name="core", status="ok", detail=detail, required=True)
 
 

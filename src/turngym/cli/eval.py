@@ -5,25 +5,21 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import gymnasium
 import typer
 
 from turngym import registry
+from turngym.agents.policy import Policy
 from turngym.api.agents import FORMS, HUMAN, agent_digest, make_policy
 from turngym.api.verbs import first_tasks
 from turngym.cli.arguments import EnvOptions, Json, complete_env, env_options, split_of
-from turngym.cli.output import (
-    evaluation_table,
-    first_cause,
-    print_json,
-    progress,
-    say,
-)
+from turngym.cli.output import evaluation_table, first_cause, print_found, progress, say
 from turngym.cli.play import interruptible, person
 from turngym.coroutines import cancelled_by_signals
 from turngym.environments.gym.registration import make, named
@@ -32,15 +28,9 @@ from turngym.records import writable_folder
 from turngym.registry import EnvEntry
 from turngym.rollouts.evaluation.evaluate import EvalJob, OnRow, play_job
 from turngym.rollouts.evaluation.folder import EvalFolder
-from turngym.rollouts.evaluation.rows import summarize_rows
-from turngym.tasks.base import Split, Task
-
-if TYPE_CHECKING:
-    import gymnasium
-
-    from turngym.agents.policy import Policy
-    from turngym.rollouts.evaluation.rows import EpisodeRow
-    from turngym.types import Trajectory
+from turngym.rollouts.evaluation.rows import EpisodeRow, summarize_rows
+from turngym.tasks.base import Split
+from turngym.types import Trajectory
 
 _CONCURRENCY = 16
 _WORTH_A_LINE = 10
@@ -126,7 +116,14 @@ def evaluate(
     for entry in entries:
         if entry.id in chosen:  # wrong options are refused before there is a folder
             _make(entry, plan).close()
-    with _folder(out, plan.identity(entries), retry_faults=retry_faults) as folder:
+    keeping = (
+        nullcontext()
+        if out is None
+        else EvalFolder(writable_folder(out), plan.identity(entries), retry_faults=retry_faults)
+    )
+    with keeping as folder:
+        if folder is not None and folder.rows:
+            say(f"{out}: going on; {len(folder.rows)} episodes are there")
         evaluation = _Evaluation(plan, policy, folder, chosen)
         with _saved(folder):
             results = asyncio.run(evaluation.run(entries))
@@ -135,10 +132,7 @@ def evaluate(
         if folder is not None:
             _keep_tokenizer(policy, folder.path)
             folder.finish(evaluation.order, results)
-    if as_json:
-        print_json(results)
-    else:
-        print(evaluation_table(results))
+    print_found(results, evaluation_table(results), as_json=as_json)
     if out is not None:
         say(f"kept in {out}: 'turngym view {out}' shows it, 'turngym report {out}' recomputes it")
     if all("not_run" in found for found in results.values()):
@@ -176,19 +170,6 @@ def _entries(names: list[str]) -> tuple[list[EnvEntry], set[str]]:
 
 
 @contextmanager
-def _folder(
-    out: Path | None, identity: dict[str, Any], *, retry_faults: bool
-) -> Iterator[EvalFolder | None]:
-    if out is None:
-        yield None
-        return
-    with EvalFolder(writable_folder(out), identity, retry_faults=retry_faults) as folder:
-        if folder.rows:
-            say(f"{out}: going on; {len(folder.rows)} episodes are there")
-        yield folder
-
-
-@contextmanager
 def _saved(folder: EvalFolder | None) -> Iterator[None]:
     """Say where an evaluation that was interrupted goes on."""
     try:
@@ -202,17 +183,15 @@ def _saved(folder: EvalFolder | None) -> Iterator[None]:
         ) from None
 
 
+@dataclass(frozen=True, slots=True)
 class _Evaluation:
     """Plays one environment after the other."""
 
-    def __init__(
-        self, plan: _Plan, policy: Policy, folder: EvalFolder | None, chosen: set[str]
-    ) -> None:
-        self.order: list[tuple[str, str, int]] = []
-        self._plan = plan
-        self._policy = policy
-        self._folder = folder
-        self._chosen = chosen
+    plan: _Plan
+    policy: Policy
+    folder: EvalFolder | None
+    chosen: set[str]
+    order: list[tuple[str, str, int]] = field(default_factory=list)
 
     async def run(self, entries: Sequence[EnvEntry]) -> Results:
         """Return the table; what of a family could not run is in it as ``not_run``.
@@ -224,7 +203,7 @@ class _Evaluation:
         asyncio.get_running_loop().set_exception_handler(_forget_interrupts)
         # A player's line is waited for inside the event loop. Elsewhere an interrupt is never
         # raised there: in the middle of asyncio it may lose a wake-up, and then nothing ends.
-        with interruptible() if self._plan.agent == HUMAN else cancelled_by_signals():
+        with interruptible() if self.plan.agent == HUMAN else cancelled_by_signals():
             return await self._run(entries)
 
     async def _run(self, entries: Sequence[EnvEntry]) -> Results:
@@ -236,42 +215,43 @@ class _Evaluation:
                 rows = await self._play(entry, place)
             except Exception as error:
                 cause = first_cause(error)
-                if entry.id in self._chosen or not isinstance(cause, ConfigError):
+                if entry.id in self.chosen or not isinstance(cause, ConfigError):
                     raise
                 say(f"not run: {cause}")
                 results[entry.short_name] = {**summarize_rows([]).to_json(), "not_run": str(cause)}
             else:
-                self.order += [row.key for row in rows]
+                self.order.extend(row.key for row in rows)
                 results[entry.short_name] = summarize_rows(rows).to_json()
         return results
 
     async def _play(self, entry: EnvEntry, place: str) -> list[EpisodeRow]:
-        plan = self._plan
+        plan = self.plan
+        tasks = first_tasks(lambda: _make(entry, plan), plan.split, plan.episodes)
+        if len(tasks) < plan.episodes:
+            say(f"{entry.short_name}: {len(tasks)} tasks of split {plan.split!r} are all there are")
         job = EvalJob(
             env=entry.short_name,
             env_id=entry.id,
             make_env=lambda: _make(entry, plan),
-            tasks=_tasks(entry, plan),
+            tasks=tasks,
             seed=plan.seed,
             attempts=plan.seeds,
             concurrency=plan.concurrency,
             timeout_s=plan.timeout_s,
         )
-        kept = [] if self._folder is None else list(self._folder.rows.values())
+        kept = [] if self.folder is None else list(self.folder.rows.values())
         kept = [row for row in kept if row.env == job.env]
-        total = len(job.tasks) * plan.seeds
+        total = len(tasks) * plan.seeds
         with _watch(f"{job.env}{place}", kept, total, is_human=plan.agent == HUMAN) as on_row:
-            rows = await play_job(job, self._policy, folder=self._folder, on_row=on_row)
+            rows = await play_job(job, self.policy, folder=self.folder, on_row=on_row)
         if place and len(rows) >= _WORTH_A_LINE and not sys.stderr.isatty():
             judged = sum(row.is_judged for row in rows)
             solved = sum(row.is_success for row in rows)
             say(f"{job.env}{place}: {len(rows)} episodes, {solved}/{judged} solved")
-        errors = [row.error for row in rows if row.error is not None]
-        if errors:
+        if errors := [row.error for row in rows if row.error is not None]:
             first = errors[0].splitlines()[0]
             say(f"{job.env}: {len(errors)} of {len(rows)} episodes broke: {first}")
-        silent = [row for row in rows if row.turns == 0 and not row.is_fault]
-        if silent:
+        if silent := [row for row in rows if row.turns == 0 and not row.is_fault]:
             where = f"{len(silent)} of {len(rows)} episodes"
             say(f"{job.env}: the agent never acted in {where}: {silent[0].stop_reason}")
         return rows
@@ -310,14 +290,6 @@ def _say_end(row: EpisodeRow, trajectory: Trajectory) -> None:
     for message in trajectory.final_observation:
         say(message.content)
     say(f"{trajectory.stop_reason}: {'solved' if trajectory.is_success else 'not solved'}")
-
-
-def _tasks(entry: EnvEntry, plan: _Plan) -> list[Task]:
-    """Return as many tasks as were asked for, or all there are."""
-    found = first_tasks(lambda: _make(entry, plan), plan.split, plan.episodes)
-    if len(found) < plan.episodes:
-        say(f"{entry.short_name}: {len(found)} tasks of split {plan.split!r} are all there are")
-    return found
 
 
 def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:

@@ -48,6 +48,14 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False), file=_kept, flush=True)
 
 
+def print_found(found: Any, text: str, *, as_json: bool) -> None:
+    """Write to stdout what was found: as JSON, or as ``text`` for people."""
+    if as_json:
+        print_json(found)
+    else:
+        print(text)
+
+
 def say(text: str) -> None:
     """Write a line for people to stderr."""
     print(text, file=sys.stderr, flush=True)
@@ -69,15 +77,9 @@ def progress(label: str, total: int | None) -> Iterator[Advance]:
 
     ``total`` is the units of work in all; None when that is not known.
     """
-    if sys.stderr.isatty():
-        with _bar(label, total) as advance:
-            yield advance
-    else:
+    if not sys.stderr.isatty():
         yield _lines(label, total)
-
-
-@contextmanager
-def _bar(label: str, total: int | None) -> Iterator[Advance]:
+        return
     from rich import progress as bars
     from rich.console import Console
     from rich.markup import escape
@@ -178,29 +180,18 @@ def _columns(results: Mapping[str, Found]) -> list[tuple[str, Callable[[Found], 
         ("SUCCESS [95 %]", lambda found: percent(found["success"], found["success_ci95"])),
     ]
     if most > 1:
-        columns += [(f"PASS@{k}", _pass_cell(k)) for k in shown_k(most)]
+        powers = (1 << i for i in range(most.bit_length()) if 1 << i < most)
+        columns += [(f"PASS@{k}", _pass_cell(k)) for k in (*powers, most)]
     columns += [("RETURN", _cell("mean_return")), ("TURNS", _cell("mean_turns", 1))]
-    optional = [
+    for header, name, digits in (
         ("TOKENS IN", "mean_prompt_tokens", 0),
         ("TOKENS OUT", "mean_completion_tokens", 0),
         ("COST $", "mean_cost_usd", 4),
-    ]
-    columns += [
-        (header, _cell(name, digits))
-        for header, name, digits in optional
-        if any(found[name] is not None for found in results.values())
-    ]
-    return [
-        *columns,
-        ("SECONDS", lambda found: _cell("mean_seconds", 3)(found["time"])),
-        ("FAULTS", _faults),
-    ]
-
-
-def shown_k(most: int) -> list[int]:
-    """Return 1, 2, 4 and so on, and ``most``."""
-    powers = [1 << i for i in range(most.bit_length()) if 1 << i < most]
-    return [*powers, most]
+    ):
+        if any(found[name] is not None for found in results.values()):
+            columns.append((header, _cell(name, digits)))
+    columns.append(("SECONDS", lambda found: _cell("mean_seconds", 3)(found["time"])))
+    return [*columns, ("FAULTS", _faults)]
 
 
 def _cell(name: str, digits: int = 2) -> Callable[[Found], str]:

@@ -15,6 +15,7 @@ from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import Json, Sources
 from turngym.cli.output import print_json, table
 from turngym.cli.train import train
+from turngym.config import load_config
 from turngym.errors import ConfigError
 from turngym.nodes import Node, alive, connect
 
@@ -37,7 +38,6 @@ def plan(
     Weights, gradients, moments and cache follow from shapes; activations are an estimate.
     """
     need_train_extra("'turngym plan'")
-    from turngym.config import load_config
     from turngym.trainers.runs.needs import check_needs
     from turngym.trainers.runs.placement import GIB, plan_run
     from turngym.trainers.settings.train import TrainConfig
@@ -89,7 +89,6 @@ def launch(
     The same command again resumes a run that was stopped.
     """
     need_train_extra("'turngym launch'")
-    from turngym.config import load_config
     from turngym.trainers.runs.needs import check_needs
     from turngym.trainers.runs.placement import GIB, plan_nodes
     from turngym.trainers.settings.train import TrainConfig

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import gymnasium
+import numpy as np
 import typer
 
 from turngym.agents.scripted import InlinePolicy
@@ -16,10 +18,6 @@ from turngym.cli.arguments import Env, EnvOptions, env_options
 from turngym.cli.output import say
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
-
-if TYPE_CHECKING:
-    import gymnasium
-
 
 HELP, QUIT = "?", "quit"
 _SHOWN_ACTIONS = 30
@@ -115,8 +113,6 @@ def play(
 
     Lines may also come from a pipe.
     """
-    import numpy as np
-
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0])
     with closing(make(env, **env_options(env_option))) as world:

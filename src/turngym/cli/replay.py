@@ -17,7 +17,8 @@ from turngym.cli.output import print_json, say, writable_file
 from turngym.cli.play import interruptible, play_from
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, EpisodeError
-from turngym.records import writable_folder
+from turngym.pictures import png
+from turngym.records import writable_folder, write_trajectories
 
 if TYPE_CHECKING:
     import gymnasium
@@ -116,8 +117,6 @@ def _show(found: Recorded, number: int, restored: Restored, *, as_json: bool) ->
 
 def _write(folder: Path, world: gymnasium.Env[Any, Any], restored: Restored) -> None:
     """Write what there is to see."""
-    from turngym.pictures import png
-
     is_ours = world.has_wrapper_attr("state_files")
     files: dict[str, Any] = dict(world.get_wrapper_attr("state_files")()) if is_ours else {}
     files["observation.txt"] = restored.observation["text"].encode("utf-8", "replace")
@@ -138,7 +137,6 @@ def _play_on(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    from turngym.records import write_trajectories
     from turngym.rollouts.replay import play_on
 
     policy = make_policy(agent)

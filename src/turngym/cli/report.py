@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
@@ -14,16 +14,13 @@ import typer
 from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import Json
 from turngym.cli.output import evaluation_table, print_json, progress, say, table
-from turngym.errors import ConfigError, unknown_name
-from turngym.records import writable_folder
+from turngym.errors import ConfigError, require_known
+from turngym.records import Manifest, writable_folder, write_trajectories
 from turngym.reports.texts import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from turngym.reports.evaluations import EvalRun
     from turngym.reports.runs import FinishedRun, Protocol
-    from turngym.reports.viewer.library import Library
 
 
 REFERENCE_HELP = "Algorithm that the others are measured against; grpo, or else the first."
@@ -185,17 +182,24 @@ def view(
     """Show episodes, learning curves and timeline in a browser on this machine; Ctrl-C ends it."""
     from turngym.reports.runs import check_shown
     from turngym.reports.viewer.library import Library
+    from turngym.reports.viewer.page import HOST, Viewer, make_server, write_page
 
+    if html is not None and html.is_dir():
+        raise ConfigError(f"--html {html}: is a folder; wanted a file")
     for note in check_shown(run):
         say(note)
     if html is not None:
         library = Library(run)
         with progress("episodes", None) as advance:
             library.scan(lambda: advance(len(library.rows), ""))
-        _write(library, html)
+        try:
+            write_page(library, html)
+        except OSError as error:
+            raise ConfigError(f"--html {html}: cannot be written ({error.strerror})") from error
+        broken = f", {library.broken} lines left out" if library.broken else ""
+        size = html.stat().st_size / 1e6
+        say(f"{html}: {len(library.rows)} episodes{broken}, {size:.1f} MB")
         return
-    from turngym.reports.viewer.page import HOST, Viewer, make_server
-
     with make_server(Viewer(run), port) as server:
         address = f"http://{HOST}:{server.server_port}/"
         print(address, flush=True)
@@ -208,23 +212,8 @@ def view(
             server.serve_forever()
 
 
-def _write(library: Library, html: Path) -> None:
-    from turngym.reports.viewer.page import write_page
-
-    if html.is_dir():
-        raise ConfigError(f"--html {html}: is a folder; wanted a file")
-    try:
-        write_page(library, html)
-    except OSError as error:
-        raise ConfigError(f"--html {html}: cannot be written ({error.strerror})") from error
-    broken = f", {library.broken} lines left out" if library.broken else ""
-    size = html.stat().st_size / 1e6
-    say(f"{html}: {len(library.rows)} episodes{broken}, {size:.1f} MB")
-
-
 _FORMATS = ("jsonl", "csv", "parquet", "hf", "atif", "trajectories")
 _FOLDERS = ("hf", "atif")
-_ROWS = ("episodes", "turns")
 
 
 def export(
@@ -253,14 +242,11 @@ def export(
 
     Of a training run these are the episodes that it keeps in its folder.
     """
-    from turngym.records import Manifest, write_trajectories
     from turngym.reports import export as flat
     from turngym.reports.viewer.library import sources_of
 
-    if format not in _FORMATS:
-        raise unknown_name("value of --format", format, _FORMATS)
-    if rows not in _ROWS:
-        raise unknown_name("value of --rows", rows, _ROWS)
+    require_known("value of --format", format, _FORMATS)
+    require_known("value of --rows", rows, ("episodes", "turns"))
     if out is None and format not in ("jsonl", "csv"):
         raise ConfigError(f"--format {format} cannot go to stdout; say --out PATH")
     if out is not None and run.exists():
@@ -269,11 +255,22 @@ def export(
             raise ConfigError(f"--out {out}: is a file of the run itself; choose another name")
     kinds = flat.columns(rows, tokens=tokens)  # type: ignore[arg-type]  # it is one of the two
     found = flat.table(run, rows, tokens=tokens)  # type: ignore[arg-type]
-    if out is not None and format not in ("jsonl", "csv"):
+
+    def write_text(file: IO[str]) -> int:
+        if format == "csv":
+            return flat.write_csv(found, list(kinds), file)
+        return flat.write_jsonl(found, file)
+
+    if out is None:
+        count = write_text(sys.stdout)
+    else:
         if format in _FOLDERS and out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise ConfigError(f"--out {out}: holds something already; wanted a new folder")
         with _whole(out) as partial:
-            if format == "atif":
+            if format in ("jsonl", "csv"):
+                with partial.open("w", encoding="utf-8", newline="") as file:
+                    count = write_text(file)
+            elif format == "atif":
                 rows, count = "episodes", flat.write_atif(run, partial)
             elif format == "trajectories":
                 every = [one for _, one in flat.episodes(run)]
@@ -282,22 +279,7 @@ def export(
             else:
                 write = flat.write_dataset if format == "hf" else flat.write_parquet
                 count = write(found, kinds, partial)
-    else:
-        with _text(out) as file:
-            if format == "csv":
-                count = flat.write_csv(found, list(kinds), file)
-            else:
-                count = flat.write_jsonl(found, file)
     say(f"{count} {rows}" + ("" if out is None else f" are in {out}"))
-
-
-@contextmanager
-def _text(out: Path | None) -> Iterator[IO[str]]:
-    if out is None:
-        yield sys.stdout
-        return
-    with _whole(out) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        yield file
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import os
 import secrets
 import shlex
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -17,8 +16,9 @@ from turngym import registry
 from turngym.api.agents import make_policy, need_train_extra
 from turngym.cli.arguments import EnvOptions, env_options, split_of
 from turngym.cli.output import print_json, say
+from turngym.config import load_config
 from turngym.environments.gym.registration import make, named
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known
 from turngym.records import writable_folder
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Servers: models, outside agents, environments.", no_args_is_help=True)
 
 _CONTROL_KEY = "TURNGYM_CONTROL_KEY"
-_TOKENS = ("auto", "yes", "no")
 
 _Host = Annotated[str, typer.Option(help="Address to listen at; anybody who reaches it is served.")]
 _Port = Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")]
@@ -131,7 +130,6 @@ def engine(
     from turngym.agents.engine.config import VllmEngineConfig
     from turngym.agents.engine.models import check_model_path
     from turngym.agents.engine.vllm.children import command
-    from turngym.config import load_config
 
     if (weights is None) != nccl:
         raise ConfigError("serve engine: wanted --weights FOLDER or --nccl, and not both")
@@ -187,8 +185,7 @@ def gateway(
     from turngym.rollouts.gateway.app import Gateway
     from turngym.rollouts.gateway.episodes import Episodes
 
-    if tokens not in _TOKENS:
-        raise unknown_name("value of --tokens", tokens, _TOKENS)
+    require_known("value of --tokens", tokens, ("auto", "yes", "no"))
     if env is None and not (split is None and seed is None and not env_option):
         raise ConfigError(
             "serve gateway: --split, --seed and --env-option are of the environment: wanted --env"
@@ -296,5 +293,4 @@ def _serve(application: Any, sock: socket.socket, found: dict[str, str]) -> None
     from turngym.agents.serving.http import serve_until_signal
 
     print_json(found)
-    sys.stdout.flush()
     asyncio.run(serve_until_signal(application, sock))

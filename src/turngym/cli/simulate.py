@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turngym.cli.arguments import Json
-from turngym.cli.output import FAILED, print_json, say, table
+from turngym.cli.output import FAILED, print_found, print_json, say, table
+from turngym.config import load_config
 from turngym.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Play a simulated run of the rollout scheduler; in virtual time always the same."""
-    from turngym.config import load_config
     from turngym.rollouts.scheduler.ledger import Ledger
     from turngym.rollouts.scheduler.metrics import Timeline
     from turngym.rollouts.simulation.simulate import (
@@ -89,13 +89,13 @@ def simulate(
     if trace is not None and timeline is not None:
         trace.save(timeline)
         say(f"timeline: {timeline}; open it at https://ui.perfetto.dev")
-    if as_json:
-        print_json(result.to_json())
-        return
     rows = [[name, f"{value:.4g}"] for name, value in sorted(result.metrics.items())]
-    print(table(["METRIC", "VALUE"], rows))
-    print(f"\n{result.steps} updates in {result.wall_s:.2f} s of its own time")
-    print(f"digest of everything trained on: {result.digest}")
+    text = (
+        f"{table(['METRIC', 'VALUE'], rows)}\n\n"
+        f"{result.steps} updates in {result.wall_s:.2f} s of its own time\n"
+        f"digest of everything trained on: {result.digest}"
+    )
+    print_found(result.to_json(), text, as_json=as_json)
 
 
 @asynccontextmanager

@@ -14,9 +14,9 @@ import typer
 
 from turngym.cli.arguments import EnvOptions, Json, env_options, split_of
 from turngym.cli.check import check_a_task
-from turngym.cli.output import print_json, progress, say, table
+from turngym.cli.output import print_found, print_json, progress, say, table
 from turngym.environments.gym.registration import make
-from turngym.errors import ConfigError, Interrupted, unknown_name
+from turngym.errors import ConfigError, Interrupted, require_known
 from turngym.records import writable_folder
 from turngym.tasks.pack import SUFFIX, PackManifest, read_pack, report_of, write_pack
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from turngym.environments.packed import Packing
     from turngym.environments.swe.factory import Yield
     from turngym.environments.swe.project import Project
-
-_FORMATS = ("harbor", "verifiers")
 
 app = typer.Typer(help="Make tasks, look at what there is, pack and check them, export them.")
 app.command("check")(check_a_task)
@@ -106,11 +104,8 @@ def list_tasks(
 
     with closing(make(env, **env_options(env_option))) as made:
         rows = [described(made, task) for task in first_tasks(made, count)]
-    if as_json:
-        print_json(rows)
-        return
     cells = [[row["id"], row["sha256"][:16], " ".join(row["prompt"].split())[:70]] for row in rows]
-    print(table(["TASK", "SHA-256", "ASKS"], cells))
+    print_found(rows, table(["TASK", "SHA-256", "ASKS"], cells), as_json=as_json)
 
 
 @app.command("show")
@@ -131,11 +126,9 @@ def show(
     if place.endswith(SUFFIX):
         _show_pack(Path(place), as_json=as_json)
     elif (found := shown_task(place)) is not None:
-        if as_json:
-            print_json(found)
-            return
-        print(f"{found['id']}, SHA-256 {found['sha256'][:16]}\n\n{found['instructions']}\n")
-        print(found["prompt"])
+        head = f"{found['id']}, SHA-256 {found['sha256'][:16]}"
+        text = "\n\n".join([head, found["instructions"], found["prompt"]])
+        print_found(found, text, as_json=as_json)
     else:
         _show_projects(place, as_json=as_json)
 
@@ -143,20 +136,18 @@ def show(
 def _show_pack(path: Path, *, as_json: bool) -> None:
     pack = read_pack(path)
     found = pack.manifest.model_dump(mode="json")
-    if as_json:
-        print_json({"sha256": pack.sha256, **found})
-        return
     report = found["report"]
     checked = "not checked" if report is None else "sound" if report["ok"] else "not sound"
-    print(f"{path}: {len(found['tasks'])} tasks of {found['env'] or 'folders'}, {checked}")
-    print(f"SHA-256 {pack.sha256}")
+    head = f"{path}: {len(found['tasks'])} tasks of {found['env'] or 'folders'}, {checked}"
     agents = list(dict.fromkeys(agent for task in found["tasks"] for agent in task["scores"]))
     rows = [
         [task["id"], task["sha256"][:16], task["licence"], task["source"]]
         + [f"{fmean(task['scores'][one]):.2f}" if one in task["scores"] else "-" for one in agents]
         for task in found["tasks"]
     ]
-    print(table(["ID", "SHA-256", "LICENCE", "SOURCE", *agents], rows))
+    cells = table(["ID", "SHA-256", "LICENCE", "SOURCE", *agents], rows)
+    text = f"{head}\nSHA-256 {pack.sha256}\n{cells}"
+    print_found({"sha256": pack.sha256, **found}, text, as_json=as_json)
 
 
 def _show_projects(place: str, *, as_json: bool) -> None:
@@ -179,12 +170,10 @@ def _show_projects(place: str, *, as_json: bool) -> None:
         }
         for file in open_tasks(place).files
     ]
-    if as_json:
-        print_json(rows)
-        return
     columns = ("project", "version", "split", "tests", "tasks")
-    print(table([name.upper() for name in columns], [[str(r[c]) for c in columns] for r in rows]))
-    print(f"{sum(int(str(row['tasks'])) for row in rows)} tasks")
+    cells = table([one.upper() for one in columns], [[str(r[c]) for c in columns] for r in rows])
+    text = f"{cells}\n{sum(int(str(row['tasks'])) for row in rows)} tasks"
+    print_found(rows, text, as_json=as_json)
 
 
 @app.command("pack")
@@ -232,10 +221,8 @@ def pack(
         manifest = _with_scores(packing, manifest, results)
     writable_folder(out.parent)
     sha256 = write_pack(out, manifest, folders)
-    if as_json:
-        print_json({"pack": str(out), "sha256": sha256, "tasks": len(manifest.tasks)})
-        return
-    print(f"{out}: {len(manifest.tasks)} tasks, SHA-256 {sha256}")
+    found = {"pack": str(out), "sha256": sha256, "tasks": len(manifest.tasks)}
+    print_found(found, f"{out}: {found['tasks']} tasks, SHA-256 {sha256}", as_json=as_json)
 
 
 def _with_scores(packing: Packing, manifest: PackManifest, folders: list[Path]) -> PackManifest:
@@ -293,16 +280,12 @@ def export(
     from turngym.tasks.interop.harbor import export_harbor
     from turngym.tasks.interop.verifiers import export_verifiers
 
-    if format not in _FORMATS:
-        raise unknown_name("value of --format", format, _FORMATS)
+    require_known("value of --format", format, ("harbor", "verifiers"))
     chosen = split_of(split)
     if format == "verifiers":
         make(env).close()
         folder = export_verifiers(env, out, count=count, split=chosen)
-        if as_json:
-            print_json([str(folder)])
-        else:
-            print(f"{folder} is a package of verifiers")
+        print_found([str(folder)], f"{folder} is a package of verifiers", as_json=as_json)
         return
     with closing(make(env)) as made:
         player = made.inner if isinstance(made, GymFace) else made.unwrapped
@@ -311,10 +294,7 @@ def export(
         known = player.count(chosen)
         tasks = [player.task(chosen, one) for one in range(min(count, known or count))]
         folders = [str(export_harbor(player.tasks, task, out)) for task in tasks]
-    if as_json:
-        print_json(folders)
-        return
-    print(f"{len(folders)} tasks are in {out}")
+    print_found(folders, f"{len(folders)} tasks are in {out}", as_json=as_json)
 
 
 def _open(name: str) -> tuple[Project, dict[str, str]]:

@@ -16,16 +16,10 @@ import typer
 
 from turngym.api.agents import need_train_extra
 from turngym.cli.arguments import SOURCES, Json, MaybeSources, Sources
-from turngym.cli.output import (
-    Advance,
-    kept_stdout,
-    print_json,
-    progress,
-    say,
-    table,
-)
+from turngym.cli.output import Advance, kept_stdout, print_json, progress, say, table
 from turngym.cli.report import REFERENCE_HELP, print_report
-from turngym.errors import ConfigError, unknown_name
+from turngym.config import load_config, to_toml
+from turngym.errors import ConfigError, require_known
 from turngym.reports.texts import percent
 
 if TYPE_CHECKING:
@@ -34,7 +28,6 @@ if TYPE_CHECKING:
     from turngym.trainers.runs.progress import TrainResult
 
 
-_RUNS = Path("runs")
 _WIDEST = 110
 _SHOWN = {"warm_start/action_loss": "loss", "rollout/success": "success"}
 """What stands beside the bar: metric to label."""
@@ -56,7 +49,6 @@ def train(
     The same command again resumes a run that was stopped.
     """
     need_train_extra("'turngym train'")
-    from turngym.config import load_config
     from turngym.trainers.distributed.launch import launch, rank_here
     from turngym.trainers.loop import obey
     from turngym.trainers.loop import train as run_training
@@ -78,7 +70,9 @@ def train(
         check_same_run(folder, config)
         is_longer = extends(read_settings(folder), config.model_dump(mode="json"))
         if (folder / "summary.json").exists() and not is_longer:
-            say(f"{folder}: this run is done; {_how_to_go_on(config.learner.lr_schedule)}")
+            is_at_0 = config.learner.lr_schedule == "cosine"  # more steps would teach nothing
+            advice = "" if is_at_0 else "give it more run.steps, or "
+            say(f"{folder}: this run is done; {advice}choose another folder with --out")
         elif has_begun(folder) and rank is not None:
             say(f"{folder}: resuming the run that is there")
     if rank is None:
@@ -93,12 +87,6 @@ def train(
         print_json({"folder": str(result.folder), **result.to_json()})
     else:
         _print_result(result)
-
-
-def _how_to_go_on(schedule: str) -> str:
-    if schedule == "cosine":  # which has fallen to 0
-        return "choose another folder with --out to train anew"
-    return "give it more run.steps, or choose another folder with --out"
 
 
 class Watcher:
@@ -149,24 +137,18 @@ def _folder(sources: list[str], out: Path | None) -> Path:
     files = [source for source in sources if "=" not in source]
     if not files:
         raise ConfigError("train: no recipe or TOML file gives the run its name; set --out")
-    return _RUNS / Path(files[-1]).stem
+    return Path("runs") / Path(files[-1]).stem
 
 
 def _print_result(result: TrainResult) -> None:
-    def row(name: str, before: Any, after: Any) -> list[str]:  # two Evaluations
-        return [
-            name,
-            percent(before.success, before.success_ci95),
-            percent(after.success, after.success_ci95),
-        ]
-
-    before, after = result.before, result.after
-    headers = ["HELD-OUT SUCCESS [95 %]", "BEFORE", "AFTER"]
     rows = [
-        row("sampled", before.sampled, after.sampled),
-        row("greedy", before.greedy, after.greedy),
+        [name, *(percent(one.success, one.success_ci95) for one in found)]
+        for name, found in {
+            "sampled": (result.before.sampled, result.after.sampled),
+            "greedy": (result.before.greedy, result.after.greedy),
+        }.items()
     ]
-    print(table(headers, rows))
+    print(table(["HELD-OUT SUCCESS [95 %]", "BEFORE", "AFTER"], rows))
     ended = "target reached" if result.reached_target else "all updates done"
     print(
         f"\n{result.env}, {result.algo}, seed {result.seed}: {result.updates} updates ({ended}), "
@@ -189,7 +171,6 @@ def recipes() -> None:
 @app.command()
 def presets() -> None:
     """List the credit methods that ship: 'turngym train demo algo=NAME' trains with one."""
-    from turngym.config import load_config
     from turngym.trainers.settings.algo import needs_of
     from turngym.trainers.settings.train import TrainConfig
     from turngym.trainers.settings.train import presets as shipped
@@ -210,7 +191,6 @@ def show(
     ] = False,
 ) -> None:
     """Print every setting of a training run, defaults included, as TOML that can be used again."""
-    from turngym.config import load_config, to_toml
     from turngym.trainers.runs.needs import check_needs, flat
     from turngym.trainers.settings.train import TrainConfig
 
@@ -346,8 +326,7 @@ def chosen_among(option: str, text: str, names: Sequence[str]) -> list[str]:
     """
     chosen = [name for name in text.split(",") if name]
     for name in chosen:
-        if name not in names:
-            raise unknown_name(option, name, names)
+        require_known(option, name, names)
     return chosen
 
 
@@ -403,8 +382,7 @@ def compared_algos(algos: str, own: Sequence[str]) -> list[ComparedAlgo]:
         name, colon, setting = part.partition(":")
         if not colon or "=" not in setting:
             raise ConfigError(f"--set {part!r}: wanted NAME:key.path=value")
-        if name not in settings:
-            raise unknown_name(f"algorithm in --set {part!r},", name, settings)
+        require_known(f"algorithm in --set {part!r},", name, settings)
         settings[name].append(setting)
     return [
         ComparedAlgo(name=name, algo=algo, settings=tuple(settings[name]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -180,7 +181,7 @@ class Packing:
         found: dict[str, dict[str, str]] = {}
         for target in self.targets:
             if manifest.env:
-                found[registry.find(_named_task(target)[0]).id] = {
+                found[registry.find(named_task(target)[0]).id] = {
                     t.id: t.id for t in manifest.tasks
                 }
                 continue
@@ -202,7 +203,7 @@ class Packing:
                                     "source": task.source or self.source})
             for task in pack.manifest.tasks
         )  # fmt: skip
-        return pack.manifest.model_copy(update={"tasks": tasks}), pack.folders
+        return pack.manifest.model_copy(update={"tasks": tasks}), dict(pack.folders)
 
     def _of_folder(self, name: str, files: Files) -> PackedTask:
         config = HarborProblem(folder=self.folders[name], without_network=True).config
@@ -215,7 +216,7 @@ class Packing:
         )  # fmt: skip
 
     def _of_env(self) -> PackManifest:
-        named = [_named_task(target) for target in self.targets]
+        named = [named_task(target) for target in self.targets]
         names = dict.fromkeys(name for name, _ in named)
         if len(names) > 1:
             raise ConfigError(f"a pack holds tasks of one environment, not of {', '.join(names)}")
@@ -225,14 +226,12 @@ class Packing:
                 f"{entry.source}: is a place on this machine; a pack holds ids of registered "
                 "environments, or folders in Harbor's format"
             )
-        env = make(entry.id, **self.options)
-        try:
-            chosen = (
-                [_task(env, one)] if one else first_tasks(env, self.count) for _, one in named
-            )
-            rows = [described(env, task) for tasks in chosen for task in tasks]
-        finally:
-            env.close()
+        with closing(make(entry.id, **self.options)) as env:
+            rows = [
+                described(env, task)
+                for _, one in named
+                for task in ([_core(env).task(*one)] if one else first_tasks(env, self.count))
+            ]
         source = self.source or f"turngym {VERSION}"
         tasks = tuple(
             PackedTask(
@@ -273,21 +272,11 @@ def described(env: AnyEnv, task: Task) -> dict[str, Any]:
 
 def shown_task(target: str) -> dict[str, Any] | None:
     """Return ``described`` of the task that ``target`` names; None where it names none."""
-    name, rest = _named_task(target)
-    if not rest:
+    name, place = named_task(target)
+    if place is None:
         return None
-    env = make(name)
-    try:
-        return described(env, _task(env, rest))
-    finally:
-        env.close()
-
-
-def _task(env: AnyEnv, rest: str) -> Task:
-    """Return the task whose id ends with ``rest``, a split and a number."""
-    split, _, number = rest.partition("/")
-    task: Task = _core(env).task(split, int(number))
-    return task
+    with closing(make(name)) as env:
+        return described(env, _core(env).task(*place))
 
 
 def _core(env: AnyEnv) -> Any:  # an environment of ours
@@ -297,7 +286,9 @@ def _core(env: AnyEnv) -> Any:  # an environment of ours
     return core
 
 
-def _named_task(target: str) -> tuple[str, str]:
-    """Return the environment that ``target`` names, and the rest of a task's id, "" for all."""
-    found = re.fullmatch(r"(.+)/((?:train|test)/\d+)", target)
-    return (target, "") if found is None or Path(target).exists() else (found[1], found[2])
+def named_task(target: str) -> tuple[str, tuple[Split, int] | None]:
+    """Return the environment that ``target`` names, and split and number of the one task of it."""
+    found = re.fullmatch(r"(.+)/(train|test)/(\d+)", target)
+    if found is None or Path(target).exists():
+        return target, None
+    return found[1], ("train" if found[2] == "train" else "test", int(found[3]))

@@ -22,6 +22,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from turngym.config import StrictModel
 from turngym.errors import ConfigError
+from turngym.records import replacing
 from turngym.sandbox.backends.runtime import cache_folder, made_once
 from turngym.tasks.base import Split
 
@@ -72,17 +73,8 @@ class Pack:
     path: Path
     sha256: str
     manifest: PackManifest
-    files: Files
-    """Of folders, below the name of each."""
-
-    @property
-    def folders(self) -> dict[str, Files]:
-        """Files of each task folder; empty where the tasks are of an environment."""
-        found: dict[str, dict[str, tuple[bytes, bool]]] = {}
-        for name, one in self.files.items():
-            id, _, rest = name.partition("/")
-            found.setdefault(id, {})[rest] = one
-        return dict(found)
+    folders: Mapping[str, Files]
+    """Files of each task folder; empty where the tasks are of an environment."""
 
     def unpacked(self) -> Path:
         """Return a folder of the task folders, made in the cache when need be.
@@ -98,11 +90,12 @@ class Pack:
         return made_once(place, self._write)
 
     def _write(self, fresh: Path) -> None:
-        for name, (data, is_executable) in self.files.items():
-            target = fresh / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-            target.chmod(0o755 if is_executable else 0o644)
+        for id, files in self.folders.items():
+            for name, (data, is_executable) in files.items():
+                target = fresh / id / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+                target.chmod(0o755 if is_executable else 0o644)
 
 
 def digest(files: Files) -> str:
@@ -155,9 +148,8 @@ def write_pack(out: Path, manifest: PackManifest, folders: Mapping[str, Files]) 
             archive.writestr(info, data)
     body = buffer.getvalue()
     sha256 = hashlib.sha256(body).hexdigest()
-    partial = out.with_name(out.name + ".partial")
-    partial.write_bytes(f"{_MAGIC}{sha256}\n".encode() + body)
-    partial.replace(out)
+    with replacing(out) as partial:
+        partial.write_bytes(f"{_MAGIC}{sha256}\n".encode() + body)
     return sha256
 
 
@@ -188,29 +180,25 @@ def read_pack(path: Path) -> Pack:
 
 
 def _parsed(path: Path, sha256: str, body: bytes) -> Pack:
-    files: dict[str, tuple[bytes, bool]] = {}
     with zipfile.ZipFile(io.BytesIO(body)) as archive:
         manifest = PackManifest.model_validate_json(archive.read(_MANIFEST))
-        for info in archive.infolist():
-            if info.filename != _MANIFEST:
-                _check_path(info.filename, path)
-                executable = bool((info.external_attr >> 16) & 0o100)
-                files[info.filename] = (archive.read(info), executable)
-    ids = [task.id for task in manifest.tasks]
-    _check_names(ids, is_folders=not manifest.env, where=str(path))
-    own: dict[str, dict[str, tuple[bytes, bool]]] = {} if manifest.env else {id: {} for id in ids}
-    for name, one in files.items():
-        id, _, rest = name.partition("/")
-        if id not in own:
-            raise ConfigError(f"{path}: {name} belongs to no task of the manifest")
-        own[id][rest] = one
+        ids = [task.id for task in manifest.tasks]
+        _check_names(ids, is_folders=not manifest.env, where=str(path))
+        own: dict[str, dict[str, tuple[bytes, bool]]]
+        own = {} if manifest.env else {id: {} for id in ids}
+        for info in (one for one in archive.infolist() if one.filename != _MANIFEST):
+            _check_path(info.filename, path)
+            id, _, name = info.filename.partition("/")
+            if id not in own:
+                raise ConfigError(f"{path}: {info.filename} belongs to no task of the manifest")
+            own[id][name] = (archive.read(info), bool((info.external_attr >> 16) & 0o100))
     for task in manifest.tasks if own else ():
         if (found := digest(own[task.id])) != task.sha256:
             raise ConfigError(
                 f"{path}: task {task.id}: was altered: its SHA-256 is {found[:16]}, and "
                 f"{task.sha256[:16]} is in the manifest"
             )
-    return Pack(path=path, sha256=sha256, manifest=manifest, files=files)
+    return Pack(path=path, sha256=sha256, manifest=manifest, folders=own)
 
 
 def _check_path(name: str, path: Path) -> None:

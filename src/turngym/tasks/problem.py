@@ -18,22 +18,13 @@ dialogue and offers a world.
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import (
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    Protocol,
-    SupportsFloat,
-    TypeVar,
-    runtime_checkable,
-)
+from typing import Any, ClassVar, Generic, Literal, Protocol, SupportsFloat, TypeVar
 
+from turngym.coroutines import awaited
 from turngym.errors import ConfigError, EpisodeError, TaskFault
 from turngym.faults import Boundary
 
@@ -79,7 +70,6 @@ class Cheat:
     script: Script
 
 
-@runtime_checkable
 class World(Protocol):
     """What a judge may see: the state behind the screen, never the screen."""
 
@@ -312,8 +302,7 @@ async def judge(problem: Problem[W], world: W, name: str) -> JudgeResult:
         TaskFault: The judge raised, or returned no number in [0, 1]; with file and line.
     """
     with Boundary(f"task {name}: judge", TaskFault, EpisodeError):
-        found: Any = problem.judge(world)
-        found = await found if inspect.isawaitable(found) else found
+        found = await awaited(problem.judge(world))
         if isinstance(found, JudgeResult):
             return found
         if not isinstance(found, SupportsFloat):  # a truth or a number, NumPy's too

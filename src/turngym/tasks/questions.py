@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import Field
 
 from turngym.config import StrictModel, load_config
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, require_known, unknown_name
 from turngym.plugins import import_extra
 from turngym.tasks.base import SPLITS, Split
 from turngym.tasks.problem import AnswerProblem, JudgeResult, World
@@ -97,8 +97,7 @@ def _listed(settings: QuestionFile, path: Path) -> ListedSet[Question]:
         listed.append((id, _question(row, settings, where)))
         if settings.split:
             split = _column(row, settings.split, where)
-            if split not in SPLITS:
-                raise unknown_name(f"split in {where}", str(split), SPLITS)
+            require_known(f"split in {where}", str(split), SPLITS)
             splits[id] = split
     name = re.sub(r"[^\w.-]+", "-", path.stem)
     return ListedSet(name, listed, where=str(file), one_in=settings.one_in, splits=splits)

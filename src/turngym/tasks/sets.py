@@ -149,23 +149,22 @@ class ListedSet(TaskSet[P]):
         splits: dict[str, Split] | None = None,
     ) -> None:
         super().__init__(name, one_in=one_in, remainder=remainder)
-        where, listed = where or f"task set {name}", list(problems)
-        if not listed:
-            raise ConfigError(f"{where}: holds no task; add one")
-        for one in listed:
+        where = where or f"task set {name}"
+        self.problems: dict[str, P] = {}
+        for number, one in enumerate(problems, start=1):
             if not isinstance(one, Sequence) or len(one) != 2:
                 raise ConfigError(f"{where}: wanted (id, problem), got {one!r:.60}")
-        self.problems = dict(listed)
-        numbers: dict[str, int] = {}
-        for number, (id, problem) in enumerate(listed, start=1):
-            if id in numbers:
+            id, problem = one
+            if id in self.problems:
+                earlier = [*self.problems].index(id) + 1
                 raise ConfigError(
-                    f"{where}: task {number} has the id {id!r} of task {numbers[id]}; ids must "
-                    "differ"
+                    f"{where}: task {number} has the id {id!r} of task {earlier}; ids must differ"
                 )
-            numbers[id] = number
             if not str(getattr(problem, "prompt", "")).strip():
                 raise ConfigError(f"{where}: task {id!r} asks for nothing; give it a prompt")
+            self.problems[id] = problem
+        if not self.problems:
+            raise ConfigError(f"{where}: holds no task; add one")
         self._given = splits or {}
 
     @cached_property

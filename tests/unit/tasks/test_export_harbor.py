@@ -17,8 +17,9 @@ from turngym.tasks.harbor.problem import HarborProblem, harbor_tasks
 from turngym.tasks.interop import harbor_judge
 from turngym.tasks.interop.harbor import export_harbor
 from turngym.tasks.problem import FileProblem, FileWorld
-from turngym.tasks.sets import GeneratedSet
+from turngym.tasks.sets import GeneratedSet, ListedSet
 from turngym.tasks.shell import GENERATORS, GROUPS, shell_tasks
+from turngym.tasks.shell.words import EndState
 
 
 def exported(kind: str, out: Path) -> Path:
@@ -52,6 +53,14 @@ def test_folders_keep_the_split_that_they_came_from(tmp_path: Path) -> None:
         assert all(f"-{split}-" in id for id in found.ids[split])
     with pytest.raises(ConfigError, match="there is none; the set has 4 of 'train', 4 of 'test'"):
         found.task("test", 4)
+
+
+def test_a_prompt_may_hold_any_letter(tmp_path: Path) -> None:
+    asked = EndState(prompt='Write "🙂" für ü into a.txt.', wanted={"a.txt": "🙂"}, solution="true")
+    tasks = ListedSet("smile", [("one", asked)])
+    problem = HarborProblem(folder=export_harbor(tasks, tasks.task("test", 0), tmp_path))
+    assert problem.config.task is not None
+    assert problem.config.task.description == asked.prompt
 
 
 class Judged:

@@ -45,7 +45,7 @@ def test_the_same_content_is_the_same_file_and_comes_back(tmp_path: Path) -> Non
     write_pack(tmp_path / "two.tasks", manifest(FOLDERS), turned)
     assert (tmp_path / "two.tasks").read_bytes() == first
     pack = read_pack(tmp_path / "one.tasks")
-    assert pack.files["b/tests/test.sh"] == (b"true\n", True)
+    assert pack.folders["b"]["tests/test.sh"] == (b"true\n", True)
     assert pack.manifest == manifest(FOLDERS)
     assert pack.sha256 == hashlib.sha256(first.partition(b"\n")[2]).hexdigest()
 

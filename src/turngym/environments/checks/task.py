@@ -37,14 +37,11 @@ class EnvSeat:
 
     Args:
         env: The environment.
-        prompt: What was seen first.
-        info: What came with it.
+        info: What came with the first observation, or with the last one since.
     """
 
-    def __init__(self, env: AnyEnv, prompt: str, info: Mapping[str, Any]) -> None:
-        self._env = env
-        self.prompt = self.text = prompt
-        self.info = info
+    def __init__(self, env: AnyEnv, info: Mapping[str, Any]) -> None:
+        self._env, self.info = env, info
         truth = info.get("ground_truth")
         self.truth = truth if isinstance(truth, str) else None
 
@@ -172,7 +169,7 @@ def play(env: AnyEnv, task: Task, moves: Moves, *, name: str, max_turns: int = 5
     try:
         observation, info = env.reset(seed=0, options={"task": task})
         prompt = str(observation["text"])
-        seat = EnvSeat(env, prompt, info)
+        seat = EnvSeat(env, info)
         found = {"key": _key(env, prompt, info), "truth": seat.truth}
         for action, _ in zip(moves(seat), range(max_turns), strict=False):
             if action is None:
@@ -181,7 +178,7 @@ def play(env: AnyEnv, task: Task, moves: Moves, *, name: str, max_turns: int = 5
             over, reward = terminated or truncated, reward + float(paid)
             actions.append(action)
             texts.append(str(observation["text"]))
-            seat.text, seat.info = texts[-1], info
+            seat.info = info
             if "invalid_action" in info and not refused:
                 refused = f"{action[:80]!r} was refused: {info['invalid_action']}"
             if over:

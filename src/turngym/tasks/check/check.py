@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from turngym.check_report import Broken, CheckReport
 from turngym.tasks.base import SPLITS, Task
@@ -88,14 +89,13 @@ def openings(subject: Subject, tasks: Sequence[Task]) -> Iterator[Opening]:
     """
     by_split = [[task for task in tasks if task.split == split] for split in SPLITS]
     started = time.perf_counter()
-    for number in range(max(map(len, by_split))):
-        for own in by_split:
-            if number < len(own):
-                one = subject.play(own[number], _looking, name=own[number].id)
-                if one.fault:
-                    raise Broken(f"{one.name}: {one.fault}")
-                yield Opening(id=one.name, split=own[number].split, prompt=one.prompt,
-                              key=one.key, truth=one.truth)  # fmt: skip
+    for together in zip_longest(*by_split):
+        for task in filter(None, together):
+            one = subject.play(task, _looking, name=task.id)
+            if one.fault:
+                raise Broken(f"{one.name}: {one.fault}")
+            yield Opening(id=one.name, split=task.split, prompt=one.prompt, key=one.key,
+                          truth=one.truth)  # fmt: skip
         if time.perf_counter() - started > _OPENINGS_S:
             return
 

@@ -6,6 +6,7 @@ use what earlier ones played.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from random import Random
+from statistics import median_high
 
 from turngym.check_report import Broken, Doubtful, Evidence, NotRun
 from turngym.seeding import derive_seed
@@ -41,6 +43,7 @@ from turngym.tasks.check.subject import (
 Check = Callable[[], Evidence]
 _SILENT_TURNS = 120
 _CHANCE_EPISODES = 6
+_REPEATING_S = 4.0
 _LUCK = 0.25
 """How often chance may surely win."""
 _AHEAD_S = 400 * 86_400.0
@@ -59,8 +62,6 @@ class Settings:
 
     runs: int = 20
     """Most repetitions by which flakes are found; time may make it fewer."""
-    flake_s: float = 4.0
-    chance_s: float = 4.0
     cheats: int | None = 12
     """Cheats on a Python project, besides those that fit any shell; None for all."""
     parallel: int = 2
@@ -148,9 +149,9 @@ class TaskChecks:
         for one in (*self._experts, *self._negatives):
             if one.score is not None and not 0.0 <= one.score <= 1.0:
                 raise Broken(f"{one.name}: the score {one.score!r} is not in [0, 1]")
-            if one.reward != one.reward or abs(one.reward) == float("inf"):
+            if not math.isfinite(one.reward):
                 raise Broken(f"{one.name}: the return is {one.reward!r}")
-        best = max((one.reward for one in self._experts), default=0.0)
+        best = max(one.reward for one in self._experts)
         for one in self._negatives:
             if one.is_over and one.reward >= best:
                 raise Broken(f"{one.name} earns {one.reward:g}, the expert {best:g}")
@@ -190,7 +191,7 @@ class TaskChecks:
         played, started = list(self._experts), time.perf_counter()
         idle: list[Played] = []
         while len(played) < self._settings.runs:
-            if time.perf_counter() - started > self._settings.flake_s and len(played) > 3:
+            if time.perf_counter() - started > _REPEATING_S and len(played) > 3:
                 break
             more = self._all([(f"expert, run {len(played) + 1}", as_expert),
                               (f"idle, run {len(played) + 1}", self._idle())])  # fmt: skip
@@ -306,7 +307,7 @@ class TaskChecks:
             seed = derive_seed(0, "chance", len(played))
             name = f"chance, run {len(played) + 1}"
             played.append(self._play(name, by_chance(seed), max_turns=turns))
-            if time.perf_counter() - started > self._settings.chance_s and len(played) > 1:
+            if time.perf_counter() - started > _REPEATING_S and len(played) > 1:
                 break
         self._negatives += [one for one in played if not one.won]
         won = sum(one.won for one in played)
@@ -322,27 +323,27 @@ class TaskChecks:
         """Give less than 1 to work that was the expert's and has been made worse."""
         answer = self._right_answer()
         if "bash" in self._actions:
-            moves = self._spoiling("spoil")
+            played = self._spoiled("spoil")
         elif answer is not None:
             spoiled = library.spoiled_answers(answer)
-            moves = [(name, self._answering(text)) for name, text in spoiled.items()]
+            played = self._all([(name, self._answering(text)) for name, text in spoiled.items()])
         else:
-            moves = self._cut_short()
-        has_shell = "bash" in self._actions
-        played = [one for one in self._all(moves) if not has_shell or _was_spoiled(one)]
+            played = self._all(self._cut_short())
         if not played:
             raise NotRun("nothing of what the expert does can be made worse")
         self._negatives += played
         return must_lose(played, "still wins", most=0.999)
 
-    def _spoiling(self, kind: library.Family) -> list[tuple[str, Moves]]:
-        return [
-            (one.name, after_expert(library.START, library.spoiling_script(one)))
-            for one in library.recipes(kind)
-        ]
+    def _spoiled(self, kind: library.Family) -> list[Played]:
+        """Play what spoils the expert's work; return the episodes in which it changed anything."""
+        scripts = {one.name: library.spoiling_script(one) for one in library.recipes(kind)}
+        played = self._all([(k, after_expert(library.START, text)) for k, text in scripts.items()])
+        # What that command says comes before what handing in does.
+        said = ((one, one.texts[-2].split()) for one in played if len(one.texts) > 1)
+        return [one for one, words in said if library.SPOILED in words]
 
     def _cut_short(self) -> list[tuple[str, Moves]]:
-        actions = self._experts[0].actions if self._experts else ()
+        actions = self._experts[0].actions
         if len(actions) < 2:
             return []
 
@@ -387,7 +388,7 @@ class TaskChecks:
         """Take work as lost whose author broke something else on the way."""
         if "bash" not in self._actions:
             raise NotRun("there are no files to break")
-        played = [one for one in self._all(self._spoiling("damage")) if _was_spoiled(one)]
+        played = self._spoiled("damage")
         self._negatives += [one for one in played if not one.won]
         unnoticed = [one.name for one in played if one.won]
         found = {one.name: one.score for one in played}
@@ -404,7 +405,7 @@ class TaskChecks:
         prompt, truth = self._opening.prompt, self._right_answer()
         if truth is not None and (place := answer_in_prompt(prompt, truth)):
             raise Broken(f"the opening holds the answer {truth!r}", place=place)
-        if "bash" in self._actions and self._experts:
+        if "bash" in self._actions:
             script = "\n".join(self._experts[0].actions)
             if place := in_prompt(prompt, script):
                 raise Broken("the opening holds a line of the expert's script", place=place)
@@ -416,26 +417,21 @@ class TaskChecks:
         """Keep the answer out of files, variables and history that the agent can read."""
         if "bash" not in self._actions:
             raise NotRun("it has no shell to look around with")
-        seen: dict[str, str] = {}
 
         def moves(seat: Seat) -> Iterator[str | None]:
             yield seat.say("bash", command=hunt(self._experts, self._footprint["left"]))
-            seen["text"] = seat.text
 
         # What the expert leaves is known from its own episode; here the task is as it begins.
-        self._play("looking around", moves)
-        if found := read_hunt(seen.get("text", ""), self._opening.prompt):
+        seen = self._play("looking around", moves).texts
+        if found := read_hunt("".join(seen), self._opening.prompt):
             raise Broken(f"the agent can read {found[0]}", found=found)
         return {"looked": "files, variables, history"}
 
     def cost(self) -> Evidence:
         """Report what an episode of the expert costs."""
-        seconds = sorted(one.seconds for one in self._experts)
-        if not seconds:
-            raise NotRun("the expert was not played")
-        turns = len(self._experts[0].actions)
-        return {"turns": turns, "seconds": round(seconds[len(seconds) // 2], 3),
-                "characters": sum(map(len, self._experts[0].texts))}  # fmt: skip
+        first, seconds = self._experts[0], median_high(one.seconds for one in self._experts)
+        return {"turns": len(first.actions), "seconds": round(seconds, 3),
+                "characters": sum(map(len, first.texts))}  # fmt: skip
 
     # Helpers.
 
@@ -473,8 +469,3 @@ class TaskChecks:
 
 def _did_nothing(played: Played) -> bool:
     return bool(played.texts) and played.texts[0].strip().startswith(library.NOTHING_TO_DO)
-
-
-def _was_spoiled(played: Played) -> bool:
-    """Say whether the command before the last action changed anything."""
-    return len(played.texts) > 1 and library.SPOILED in played.texts[-2].split()

@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from turngym.check_report import Broken, CheckReport, Doubtful, Evidence
-from turngym.tasks.harbor.schema import HarborConfig
+from turngym.errors import ConfigError
+from turngym.tasks.harbor.schema import read_config
 
 _INSTALLS = re.compile(
     r"\b(apt-get|apt|apk|yum|dnf|pip3?|uv|uvx|npm|cargo|gem)\s+(install|add|-y)|\buvx\s"
@@ -58,6 +57,11 @@ class Folder:
         """The steps of a task that has several."""
         steps = self.config.get("steps")
         return [one for one in steps if isinstance(one, dict)] if isinstance(steps, list) else []
+
+    @property
+    def places(self) -> list[str]:
+        """What the paths of each step begin with."""
+        return [f"steps/{one.get('name')}/" for one in self.steps] or [""]
 
 
 def read_folder(path: Path) -> Folder:
@@ -104,48 +108,37 @@ def _config_is_valid(folder: Folder) -> Iterator[str]:
         yield "task.toml is missing"
     if folder.problem:
         yield f"task.toml cannot be read: {folder.problem}"
-    yield from (text for kind, text in _errors(folder) if kind != "extra_forbidden")
+    yield from (line for line in _errors(folder) if ": unknown key" not in line)
     for place in ("agent", "verifier"):
         limit = _table(folder.config.get(place)).get("timeout_sec")
         if isinstance(limit, int | float) and not 0 < limit <= 86_400:
             yield f"{place}.timeout_sec is {limit:g}, wanted more than 0 and at most a day"
 
 
-def _errors(folder: Folder) -> Iterator[tuple[str, str]]:
-    """Yield kind and text of what the schema does not like, old names of keys aside."""
-    old = {"memory", "storage"}
-    environment = {
-        k: v for k, v in _table(folder.config.get("environment")).items() if k not in old
-    }
-    found = {key: value for key, value in folder.config.items() if key != "version"}
-    if "environment" in found:
-        found["environment"] = environment
+def _errors(folder: Folder) -> list[str]:
+    """Return what the schema does not like of a configuration that is TOML, one line each."""
+    file = folder.path / "task.toml"
     try:
-        HarborConfig.model_validate(found)
-    except ValidationError as problem:
-        for error in problem.errors():
-            place = ".".join(map(str, error["loc"]))
-            yield error["type"], f"{place}: {error['msg']}"
+        if folder.config:
+            read_config(file)
+    except ConfigError as error:
+        return str(error).replace(f"{file}: ", "").splitlines()
+    return []
 
 
 def _fields_are_known(folder: Folder) -> Iterator[str]:
-    for kind, text in _errors(folder):
-        if kind == "extra_forbidden":
-            yield f"{text.partition(':')[0]} is no field of the schema"
+    yield from (line for line in _errors(folder) if ": unknown key" in line)
 
 
 def _files_are_there(folder: Folder) -> Iterator[str]:
-    names = [f"steps/{one.get('name')}/" for one in folder.steps] or [""]
-    for place in names:
+    for place in folder.places:
         if not re.sub(r"<!--.*?-->", "", folder.text(f"{place}instruction.md"), flags=re.S).strip():
             yield f"{place}instruction.md is missing or says nothing"
         scripts = {f"{where}tests/test.{end}" for end in ("sh", "bat") for where in (place, "")}
         if not (scripts | {"tests/Dockerfile"}) & folder.files.keys():
             yield f"{place}tests/test.sh is missing"
-    environment = _table(folder.config.get("environment"))
-    if not environment.get("docker_image") and not any(
-        name.startswith("environment/") for name in folder.files
-    ):
+    has_folder = any(name.startswith("environment/") for name in folder.files)
+    if not has_folder and not _table(folder.config.get("environment")).get("docker_image"):
         yield "environment/ is missing, and environment.docker_image is not set"
     for one in folder.path.rglob("*"):
         if one.is_symlink() and not one.resolve().is_relative_to(folder.path.resolve()):
@@ -153,8 +146,7 @@ def _files_are_there(folder: Folder) -> Iterator[str]:
 
 
 def _solution_is_there(folder: Folder) -> Iterator[str]:
-    names = [f"steps/{one.get('name')}/" for one in folder.steps] or [""]
-    for place in names:
+    for place in folder.places:
         if not any(f"{place}solution/solve.{end}" in folder.files for end in ("sh", "bat")):
             yield f"{place}solution/solve.sh is missing: nothing shows that it can be solved"
 
@@ -188,11 +180,8 @@ def _artifacts_differ(folder: Folder) -> Iterator[str]:
 
 def _artifacts_are_no_logs(folder: Folder) -> Iterator[str]:
     for one in _artifacts(folder):
-        path = one.rstrip("/") or "/"
-        if (
-            any(f"{log}/".startswith(f"{path}/") or path.startswith(log) for log in _LOGS)
-            or path == "/"
-        ):
+        path = one.rstrip("/")
+        if any(f"{log}/".startswith(f"{path}/") or path.startswith(log) for log in _LOGS):
             yield f"artifact {one} overlaps the logs of verifier or agent"
 
 
@@ -252,16 +241,11 @@ def _requirements_are_pinned(folder: Folder) -> Iterator[str]:
                     yield f"{name}: {word} has no exact version"
 
 
-def _verifier_installs_nothing(folder: Folder) -> Iterator[str]:
+def _while_judging(what: str, pattern: re.Pattern[str], folder: Folder) -> Iterator[str]:
     for name, text in folder.scripts("tests").items():
-        if name.endswith(".sh") and (found := _INSTALLS.search(_code(text))):
-            yield f"{name} installs while it judges: {found[0]}"
-
-
-def _verifier_loads_nothing(folder: Folder) -> Iterator[str]:
-    for name, text in folder.scripts("tests").items():
-        if name.endswith(".sh") and (found := _DOWNLOADS.search(_code(text))):
-            yield f"{name} loads from the network while it judges: {found[0][:60]}"
+        code = re.sub(r"^\s*#.*$", "", text, flags=re.M)
+        if name.endswith(".sh") and (found := pattern.search(code)):
+            yield f"{name} {what} while it judges: {found[0][:60]}"
 
 
 def _image_holds_no_tests(folder: Folder) -> Iterator[str]:
@@ -284,9 +268,9 @@ def _images_are_pinned(folder: Folder) -> Iterator[str]:
     text = "\n".join(folder.scripts("environment").values())
     images = re.findall(r"^FROM\s+(\S+)", text, re.M)
     images += [str(_table(folder.config.get("environment")).get("docker_image") or "scratch")]
-    yield from (
-        f"{one} has no digest" for one in images if one != "scratch" and "@sha256:" not in one
-    )
+    for one in images:
+        if one != "scratch" and "@sha256:" not in one:
+            yield f"{one} has no digest"
 
 
 def _instruction_is_enough(folder: Folder) -> Iterator[str]:
@@ -300,11 +284,6 @@ def _instruction_is_enough(folder: Folder) -> Iterator[str]:
             yield f"the verifier looks at {path}, which the instruction does not name"
 
 
-def _code(text: str) -> str:
-    """Return a script without comments."""
-    return re.sub(r"^\s*#.*$", "", text, flags=re.M)
-
-
 _RULES = {
     "invalid-task-config": _config_is_valid, "unknown-config-field": _fields_are_known,
     "invalid-task-files": _files_are_there, "missing-solution": _solution_is_there,
@@ -315,8 +294,8 @@ _RULES = {
     "compose-external-bind-mount": _binds_stay_inside,
     "compose-symlink-bind-mount": _binds_are_no_links,
     "unpinned-python-dependency": _requirements_are_pinned,
-    "verifier-runtime-install": _verifier_installs_nothing,
-    "verifier-network-download": _verifier_loads_nothing,
+    "verifier-runtime-install": partial(_while_judging, "installs", _INSTALLS),
+    "verifier-network-download": partial(_while_judging, "loads from the network", _DOWNLOADS),
     "agent-image-test-leak": _image_holds_no_tests, "unnamed-path": _instruction_is_enough,
     "root-agent": _agent_is_a_user, "unpinned-image": _images_are_pinned,
 }  # fmt: skip

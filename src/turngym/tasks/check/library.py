@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Literal
 
 Family = Literal["shell", "repository", "answer", "page", "spoil", "damage"]
@@ -125,8 +126,7 @@ def plain_answer(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _OTHERS = str.maketrans(
-    _LETTERS + _LETTERS.upper() + "0123456789",
-    _LETTERS[1:] + "a" + _LETTERS[1:].upper() + "A" + "1234567890",
+    ascii_lowercase + ascii_uppercase + digits,
+    ascii_lowercase[1:] + "a" + ascii_uppercase[1:] + "A" + digits[1:] + "0",
 )

@@ -14,18 +14,6 @@ from turngym.tasks.base import Split, Task
 class Seat(Protocol):
     """The agent's place in a running episode."""
 
-    @property
-    def prompt(self) -> str:
-        """What was seen first."""
-
-    @property
-    def text(self) -> str:
-        """What was seen last."""
-
-    @property
-    def truth(self) -> str | None:
-        """The right answer, where one is known."""
-
     def expert(self) -> str:
         """Return what the expert does now."""
 
@@ -76,7 +64,6 @@ class Played:
         return self.score is not None and self.score >= 1.0
 
     def __str__(self) -> str:
-        """Return what came of it."""
         if self.fault:
             return f"{self.name}: {self.fault}"
         reason = f" ({self.problem})" if self.problem and not self.won else ""

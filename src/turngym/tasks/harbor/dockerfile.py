@@ -8,6 +8,7 @@ already. The rest is refused by name.
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import shlex
 import subprocess
@@ -105,28 +106,38 @@ def read_recipe(file: Path) -> Recipe:
         raise ConfigError(f"{file.parent / '.dockerignore'}: is not read here; remove it")
     for number, line in _instructions(read_text(file)):
         where = f"{file}, line {number}"
-        name, _, rest = line.partition(" ")
-        name, rest = name.upper(), rest.strip()
-        if name == "FROM":
-            if recipe.steps or len(rest.split()) > 1:
-                raise ConfigError(f"{where}: stages need a container engine")
-            recipe.is_python = check_base(rest, where)
-        elif name == "WORKDIR":
-            recipe.workdir = _absolute(recipe.workdir, rest)
-            if recipe.workdir.lstrip("/") in HERE:
-                raise ConfigError(f"{where}: to work in {recipe.workdir} needs a container engine")
-        elif name == "ENV":
-            recipe.env |= _variables(rest)
-        elif name in ("COPY", "ADD"):
-            recipe.steps.append(_copy(recipe, rest, file.parent, where))
-        elif name == "RUN":
-            recipe.steps += [
-                Run(command=command, workdir=recipe.workdir, env=dict(recipe.env), where=where)
-                for command in _commands(recipe, rest, where)
-            ]
-        elif name not in _WITHOUT_EFFECT:
-            raise ConfigError(f"{where}: {name} needs a container engine")
+        try:
+            _follow(recipe, line, file.parent, where)
+        except ConfigError:
+            raise
+        except ValueError as error:  # a quote is open, or words are missing
+            raise ConfigError(f"{where}: cannot be read: {error}") from None
     return recipe
+
+
+def _follow(recipe: Recipe, line: str, folder: Path, where: str) -> None:
+    """Add what an instruction asks for."""
+    name, _, rest = line.partition(" ")
+    name, rest = name.upper(), rest.strip()
+    if name == "FROM":
+        if recipe.steps or len(rest.split()) > 1:
+            raise ConfigError(f"{where}: stages need a container engine")
+        recipe.is_python = check_base(rest, where)
+    elif name == "WORKDIR":
+        recipe.workdir = _absolute(recipe.workdir, rest)
+        if recipe.workdir.lstrip("/") in HERE:
+            raise ConfigError(f"{where}: to work in {recipe.workdir} needs a container engine")
+    elif name == "ENV":
+        recipe.env |= _variables(rest)
+    elif name in ("COPY", "ADD"):
+        recipe.steps.append(_copy(recipe, rest, folder, where))
+    elif name == "RUN":
+        recipe.steps += [
+            Run(command=command, workdir=recipe.workdir, env=dict(recipe.env), where=where)
+            for command in _commands(recipe, rest, where)
+        ]
+    elif name not in _WITHOUT_EFFECT:
+        raise ConfigError(f"{where}: {name} needs a container engine")
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str]]:
@@ -145,9 +156,17 @@ def _instructions(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _absolute(base: str, path: str) -> str:
-    joined = path if path.startswith("/") else f"{base.rstrip('/')}/{path}"
-    parts = [part for part in joined.split("/") if part not in ("", ".")]
-    return "/" + "/".join(parts)
+    return "/" + posixpath.normpath(posixpath.join(base, path)).strip("/")
+
+
+def _exec_form(text: str) -> list[str] | None:
+    """Return the words of ``["a", "b"]``; None for what is no such list, as engines have it."""
+    try:
+        words = json.loads(text)
+    except ValueError:
+        return None
+    is_form = isinstance(words, list) and all(isinstance(word, str) for word in words)
+    return words if is_form else None
 
 
 def _variables(text: str) -> dict[str, str]:
@@ -158,7 +177,7 @@ def _variables(text: str) -> dict[str, str]:
 
 
 def _copy(recipe: Recipe, text: str, context: Path, where: str) -> Copy:
-    words = json.loads(text) if text.startswith("[") else shlex.split(text)
+    words = _exec_form(text) or shlex.split(text)
     options = [word for word in words if word.startswith("--")]
     if bad := [one for one in options if not one.startswith(("--chown", "--chmod"))]:
         raise ConfigError(f"{where}: COPY {bad[0]} needs a container engine")
@@ -169,11 +188,9 @@ def _copy(recipe: Recipe, text: str, context: Path, where: str) -> Copy:
     for source in sources:
         if "://" in source or ".." in Path(source).parts:
             raise ConfigError(f"{where}: {source!r} lies outside of the folder")
-        places = (
-            sorted(context.glob(source.strip("/")))
-            if "*" in source
-            else [context / source.lstrip("/")]
-        )
+        places = [context / source.lstrip("/")]
+        if "*" in source:
+            places = sorted(context.glob(source.strip("/")))
         for place in places:
             if not place.exists():
                 raise ConfigError(f"{where}: there is no {source!r} beside the Dockerfile")
@@ -188,8 +205,8 @@ def _copy(recipe: Recipe, text: str, context: Path, where: str) -> Copy:
 
 def _commands(recipe: Recipe, text: str, where: str) -> list[str]:
     """Return what is left to run once packages are known to be here."""
-    if text.startswith("["):
-        return [shlex.join(json.loads(text))]
+    if words := _exec_form(text):
+        return [shlex.join(words)]
     parts = [part.strip() for part in re.split(r"&&|;", text)]
     left = [part for part in parts if part and not _is_here(recipe, part, where)]
     if len(left) == len(parts):

@@ -12,9 +12,9 @@ import asyncio
 import base64
 import hashlib
 import io
-import json
 import math
 import re
+import shlex
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,6 @@ from turngym.tasks.harbor.schema import (
     HarborConfig,
     Healthcheck,
     Step,
-    Verifier,
     read_config,
     read_text,
     resolved,
@@ -84,20 +83,17 @@ class HarborProblem(FileProblem):
         for path in self.folder.rglob("*"):  # or files of this machine would be the agent's
             if path.is_symlink() and not path.resolve().is_relative_to(self.folder.resolve()):
                 raise ConfigError(f"task folder {str(self.folder)!r}: {path.name} leads out of it")
-        if reasons := self._refusals():
+        reasons = unkept(self.config, without_network=self.without_network)
+        places = ("environment/docker-compose.yaml", "environment/docker-compose.yml")
+        reasons += [place for place in places if (self.folder / place).exists()]
+        if any((place / "trajectory.json").exists() for place in (self.folder, self.place)):
+            reasons.append("trajectory.json (an earlier conversation)")
+        if reasons:
             raise ConfigError(
                 f"task folder {str(self.folder)!r}: cannot be played without a container engine as "
                 f"it asks: {'; '.join(reasons)}"
             )
         _ = self.recipe, self.machine, self.tests  # what is wrong with them is said now
-
-    def _refusals(self) -> list[str]:
-        wanted = list(unkept(self.config, without_network=self.without_network))
-        for place in ("environment/docker-compose.yaml", "environment/docker-compose.yml"):
-            wanted += [place] * (self.folder / place).exists()
-        if (self.folder / "trajectory.json").exists() or (self.place / "trajectory.json").exists():
-            wanted.append("trajectory.json (an earlier conversation)")
-        return wanted
 
     # What the folder says.
 
@@ -129,24 +125,23 @@ class HarborProblem(FileProblem):
     @cached_property
     def prompt(self) -> str:  # type: ignore[override]
         """``instruction.md``."""
-        return _text(self.place / "instruction.md")
+        if not (file := self.place / "instruction.md").is_file():
+            raise ConfigError(f"task folder {str(self.place)!r}: {file.name} is missing")
+        return read_text(file)
 
     @cached_property
     def content(self) -> str:
         """Instruction and every file of the folder."""
         digest = hashlib.sha256()
-        for path in sorted(self.folder.rglob("*")):
-            if path.is_file():
-                digest.update(str(path.relative_to(self.folder)).encode() + path.read_bytes())
+        for path, data in _below(self.folder).items():
+            digest.update(path.encode() + data)
         return f"{self.prompt}\n{digest.hexdigest()}"
 
     @cached_property
     def recipe(self) -> Recipe:
         """How the agent's environment is made."""
-        file, image = (
-            self.folder / "environment" / "Dockerfile",
-            self.config.environment.docker_image,
-        )
+        file = self.folder / "environment" / "Dockerfile"
+        image = self.config.environment.docker_image
         if file.exists() and image is None:
             recipe = read_recipe(file)
         else:
@@ -168,36 +163,22 @@ class HarborProblem(FileProblem):
         """The verifier sees artifacts alone."""
         return (self.step.verifier.mode or self.config.verifier.mode or "shared") == "separate"
 
-    @property
-    def verifier(self) -> Verifier:
-        """Settings of the verifier of this step."""
-        return self.step.verifier
-
     @cached_property
     def machine(self) -> Machine:  # type: ignore[override]
         """Links, variables and sizes."""
         environment = self.config.environment
-        recipes = [self.recipe, *([self.verifier_recipe] if self.verifier_recipe else [])]
+        recipes = [recipe for recipe in (self.recipe, self.verifier_recipe) if recipe]
+        agent_s = self.step.agent.timeout_sec or self.config.agent.timeout_sec
         env = {**self.recipe.env, **resolved(environment.env, f"{self.folder}: environment.env")}
         size = environment.memory_mb, environment.storage_mb
         memory, disk = (None if mb is None else max(mb, 64) << 20 for mb in size)
         return Machine(
             memory_bytes=memory, disk_bytes=disk, cpus=environment.cpus,
-            env={**env, "PATH": _PATH}, links=_links(recipes), needs_pytest=self.needs_pytest,
+            env={**env, "PATH": _PATH}, links=_links(recipes),
+            needs_pytest=any("pytest" in recipe.pip for recipe in recipes),
             private=tuple(self.real(path) for path in ("/tests", "/solution", "/logs/verifier")),
-            command_s=self.agent_s, seconds=self.agent_s,
+            command_s=agent_s, seconds=agent_s,
         )  # fmt: skip
-
-    @property
-    def agent_s(self) -> float | None:
-        """Seconds that the agent has."""
-        return self.step.agent.timeout_sec or self.config.agent.timeout_sec
-
-    @property
-    def needs_pytest(self) -> bool:
-        """Some recipe installs pytest."""
-        recipes = [self.recipe, *([self.verifier_recipe] if self.verifier_recipe else [])]
-        return any("pytest" in recipe.pip for recipe in recipes)
 
     @cached_property
     def tests(self) -> dict[str, bytes]:
@@ -210,10 +191,8 @@ class HarborProblem(FileProblem):
         found = {path: data for place in places for path, data in _below(place).items()}
         if "test.sh" not in found:
             raise ConfigError(f"task folder {str(self.folder)!r}: tests/test.sh is missing")
-        for path, data in found.items():
-            if path.endswith(".sh") and (
-                line := _AT_VERIFICATION.search(data.decode("utf-8", "replace"))
-            ):
+        for path in (path for path in found if path.endswith(".sh")):
+            if line := _AT_VERIFICATION.search(found[path].decode("utf-8", "replace")):
                 raise ConfigError(
                     f"{self.place / 'tests' / path}: {line[0].strip()[:60]!r} wants a network "
                     "while it judges; install it in tests/Dockerfile or environment/Dockerfile"
@@ -237,9 +216,8 @@ class HarborProblem(FileProblem):
         for path, data in _below(self.place / "workdir").items() if self.config.steps else ():
             await world.write(f"{WORKSPACE}/{path}", data)
             if path == "setup.sh":
-                _must_work(
-                    await world.run("bash setup.sh", timeout_s=600), f"{self.step.name}: setup.sh"
-                )
+                ran = await world.run("bash setup.sh", timeout_s=600)
+                _must_work(ran, f"{self.step.name}: setup.sh")
         await _healthy(world, self.step.healthcheck)
 
     async def _build(self, world: FileWorld, recipe: Recipe) -> None:
@@ -250,7 +228,7 @@ class HarborProblem(FileProblem):
         await world.run("true", files=self._programs(recipe))
         for name, where in recipe.pip.items():
             code = f"import importlib.metadata as m; m.version({name!r})"
-            ran = await world.run(f"python3 -c {json.dumps(code)}")
+            ran = await world.run(f"python3 -c {shlex.quote(code)}")
             if ran.exit_code != 0:
                 raise ConfigError(f"{where}: wants the Python package {name!r}, which is not here")
         limit = self.config.environment.build_timeout_sec
@@ -272,7 +250,7 @@ class HarborProblem(FileProblem):
             if source.stat().st_mode & 0o100:
                 runnable.append(self.real(path))
         if runnable:
-            await world.run("chmod +x " + " ".join(map(json.dumps, runnable)))
+            await world.run("chmod +x " + shlex.join(runnable))
 
     def next_step(self, results: Sequence[JudgeResult]) -> HarborProblem | None:
         """Return the next step, unless this one's reward is too low."""
@@ -303,18 +281,19 @@ class HarborProblem(FileProblem):
         where = self.real(recipe.workdir)
         log = self.real("/logs/verifier/test-stdout.txt")
         ready = " ".join(sorted({*map(self.real, _LOGS), where}))
-        build = await self._verifier_build(files)
-        settings = {**self.config.verifier.env, **self.verifier.env}
+        build = self._verifier_build(files)
+        verifier = self.step.verifier
+        settings = {**self.config.verifier.env, **verifier.env}
         ran = await world.run(
             f"mkdir -p {ready}; {build} cd {where} && {self.real('/tests')}/test.sh > {log} 2>&1; "
             f"tail -c 2000 {log}",
             files=files, collect=[self.real(path) for path in _REWARDS],
             env=resolved(settings, f"{self.folder}: verifier.env"),
-            timeout_s=self.verifier.timeout_sec,
+            timeout_s=verifier.timeout_sec,
             keep="nothing" if self.is_separate else "everything",
         )  # fmt: skip
         if ran.timed_out:
-            raise TimeoutError(f"tests/test.sh took more than {self.verifier.timeout_sec:g} s")
+            raise TimeoutError(f"tests/test.sh took more than {verifier.timeout_sec:g} s")
         said = " | ".join(line for line in ran.output.splitlines()[-3:] if line.strip())
         try:
             rewards = rewards_of(*(ran.files.get(self.real(path)) for path in _REWARDS))
@@ -322,19 +301,13 @@ class HarborProblem(FileProblem):
             raise FileNotFoundError(f"tests/test.sh: {error}; it said: {said[-300:]!r}") from None
         return result_of(rewards, said)
 
-    async def _verifier_build(self, files: dict[str, bytes]) -> str:
+    def _verifier_build(self, files: dict[str, bytes]) -> str:
         """Add what the verifier's own image holds to ``files``; return what makes the rest."""
-        recipe = self.verifier_recipe
-        if recipe is None:
-            return ""
         commands = []
-        for step in recipe.steps:
+        for step in self.verifier_recipe.steps if self.verifier_recipe else ():
             if isinstance(step, Copy):
-                files |= {
-                    self.real(p): f.read_bytes()
-                    for p, f in step.files.items()
-                    if f.name != "Dockerfile"
-                }
+                copied = [pair for pair in step.files.items() if pair[1].name != "Dockerfile"]
+                files |= {self.real(path): file.read_bytes() for path, file in copied}
             else:
                 commands.append(f"(cd {self.real(step.workdir)} && {step.command}\n);")
         return " ".join(commands)
@@ -347,8 +320,8 @@ class HarborProblem(FileProblem):
         sources = [one.source if isinstance(one, Artifact) else one for one in wanted]
         hooks = [*self.config.verifier.collect] if self.config.steps else []
         commands = [
-            f"timeout {one.timeout_sec} bash -c {json.dumps(one.command)}"
-            for one in [*hooks, *self.verifier.collect]
+            f"timeout {one.timeout_sec} bash -c {shlex.quote(one.command)}"
+            for one in [*hooks, *self.step.verifier.collect]
         ]
         command = "; ".join([f"cd {self.real(self.recipe.workdir)}", *commands])
         ran = await world.run(
@@ -371,7 +344,7 @@ class HarborProblem(FileProblem):
                 "nothing shows that the task can be solved"
             )
         env = resolved(self.config.solution.env, f"{self.folder}: solution.env")
-        exports = "".join(f"export {name}={json.dumps(value)}\n" for name, value in env.items())
+        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
         text = files["solve.sh"].decode()
         is_bash = not text.startswith("#!") or re.match(r"#!\s*\S*(bash|env bash|/sh)\b", text)
         if len(files) == 1 and is_bash:
@@ -403,8 +376,7 @@ def harbor_tasks(folder: Path, *, without_network: bool = False) -> ListedSet[Ha
         for one in places
     ]
     name = re.sub(r"[^\w.-]+", "-", root.name)
-    said = {id: problem.split for id, problem in problems}
-    splits = {id: split for id, split in said.items() if split is not None}
+    splits = {id: one.split for id, one in problems if one.split is not None}
     return ListedSet(name, problems, where=f"folder {str(folder)!r}", splits=splits)
 
 
@@ -448,12 +420,6 @@ def _must_work(ran: Ran, where: str) -> None:
         raise RuntimeError(
             f"{where}: ended with {ran.exit_code}: {(ran.errors or ran.output).strip()[-200:]}"
         )
-
-
-def _text(path: Path) -> str:
-    if not path.is_file():
-        raise ConfigError(f"task folder {str(path.parent)!r}: {path.name} is missing")
-    return read_text(path)
 
 
 def _below(folder: Path) -> dict[str, bytes]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from turngym.config import StrictModel, load_config
+from turngym.config import StrictModel, load_config, read_toml
 from turngym.errors import ConfigError
 
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
@@ -150,7 +149,7 @@ class Step(StrictModel):
     name: Annotated[str, Field(pattern=r"^[\w][\w. -]*$")]
     agent: Agent = Agent()
     verifier: Verifier = Verifier()
-    min_reward: float | dict[str, float] | None = Field(default=None)
+    min_reward: float | dict[str, float] | None = None
     healthcheck: Healthcheck | None = None
     artifacts: Artifacts = Field(default_factory=list)
 
@@ -189,28 +188,23 @@ def read_config(path: Path) -> HarborConfig:
     Raises:
         ConfigError: It is no TOML, has an unknown key, or a value is wrong; one line for each.
     """
-    try:
-        content = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    content = read_toml(path)
     if "version" in content:
         content.setdefault("schema_version", str(content.pop("version")))
-    for table in (content.get("environment"), content.get("verifier", {}).get("environment")):
-        for old, new in _LEGACY.items():
-            if table is None or old not in table:
-                continue
+    owners = [one for one in (content, content.get("verifier")) if isinstance(one, dict)]
+    tables = [owner.get("environment") for owner in owners]
+    for table in (one for one in tables if isinstance(one, dict)):
+        for old in (old for old in _LEGACY if old in table):
             text = str(table.pop(old)).strip().upper()
-            if not re.fullmatch(r"[\d.]+[GMK]", text):
-                raise ConfigError(
-                    f"{path}: environment.{old}: wanted a size like '2G', got {text!r}"
-                )
-            table.setdefault(new, int(float(text[:-1]) * _UNITS[text[-1]]))
+            if not re.fullmatch(r"(\d+\.?\d*|\.\d+)[GMK]", text):
+                wanted = "wanted a size like '2G'"
+                raise ConfigError(f"{path}: environment.{old}: {wanted}, got {text!r}")
+            table.setdefault(_LEGACY[old], int(float(text[:-1]) * _UNITS[text[-1]]))
     try:
         config = load_config(HarborConfig, [content])
     except ConfigError as error:
-        raise ConfigError(
-            "\n".join(f"{path}: {line}" for line in str(error).splitlines())
-        ) from None
+        lines = (f"{path}: {line}" for line in str(error).splitlines())
+        raise ConfigError("\n".join(lines)) from None
     names = [step.name.casefold() for step in config.steps or []]
     if twice := sorted(name for name in set(names) if names.count(name) > 1):
         raise ConfigError(f"{path}: steps: {twice[0]!r} is there twice; names must differ")

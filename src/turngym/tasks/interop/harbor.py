@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -136,11 +137,12 @@ def _files(problem: FileProblem, task: Task) -> Mapping[str, str | bytes]:
     copied = "COPY files /workspace\n" * bool(parts.files)
     prepared = "COPY prepare.sh /tmp/prepare.sh\nRUN bash /tmp/prepare.sh\nRUN rm /tmp/prepare.sh\n"
     prepared *= bool(parts.prepare)
+    quoted = partial(json.dumps, ensure_ascii=False)  # TOML knows no halves of a pair
     found: dict[str, str | bytes] = {
         "task.toml": _CONFIG.format(
-            name=json.dumps("turngym/" + re.sub(r"[^\w.-]+", "-", task.id)),
-            description=json.dumps(problem.prompt[:200]), task=json.dumps(task.id),
-            seed=json.dumps(str(task.seed)), split=task.split, pack=_PACK,
+            name=quoted("turngym/" + re.sub(r"[^\w.-]+", "-", task.id)),
+            description=quoted(problem.prompt[:200]), task=quoted(task.id),
+            seed=quoted(str(task.seed)), split=task.split, pack=_PACK,
         ),
         "instruction.md": f"{_RULES}\n{problem.prompt}\n",
         "environment/Dockerfile": f"{base}{copied}{prepared}",

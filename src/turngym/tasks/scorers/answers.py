@@ -13,7 +13,8 @@ import string
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -107,9 +108,8 @@ class AnswerScorer(StrictModel, ABC):
         if answer is None or not answer.strip():
             return JudgeResult(score=0.0, evidence="no answer was given")
         best = max(self.compare(answer, one) for one in references)
-        return JudgeResult(
-            score=best, evidence="" if best == 1 else f"{answer[:60]!r} is not right"
-        )
+        evidence = "" if best == 1 else f"{answer[:60]!r} is not right"
+        return JudgeResult(score=best, evidence=evidence)
 
     @abstractmethod
     def compare(self, answer: str, reference: str) -> float:
@@ -131,7 +131,6 @@ class Exact(AnswerScorer):
     """False: character by character, blanks at both ends aside."""
 
     def compare(self, answer: str, reference: str) -> float:
-        """Return 1 or 0."""
         if self.normalized:
             return exact_match(answer, [reference])
         return float(answer.strip() == reference.strip())
@@ -143,12 +142,11 @@ class F1(AnswerScorer):
     type: Literal["f1"] = "f1"
 
     def compare(self, answer: str, reference: str) -> float:
-        """Return the F1 of words."""
         return token_f1(answer, [reference])
 
 
 class Numeric(AnswerScorer):
-    """1 where the answer is a number, with or without a unit, near the reference.
+    """1 where the answer is a number alone, with or without a unit, near the reference.
 
     ``|answer - reference| <= max(absolute, relative * |reference|)``
     """
@@ -158,7 +156,6 @@ class Numeric(AnswerScorer):
     relative: float = Field(default=0.0, ge=0)
 
     def compare(self, answer: str, reference: str) -> float:
-        """Return 1 or 0; 0 where the answer says more than a number."""
         if (found := _WITH_UNIT.fullmatch(answer.strip())) is None:
             return 0.0
         near = max(self.absolute, self.relative * abs(wanted := _number(reference)))
@@ -182,7 +179,6 @@ class Pattern(AnswerScorer):
     ignore_case: bool = True
 
     def compare(self, answer: str, reference: str) -> float:
-        """Return 1 or 0."""
         flags = re.DOTALL | (re.IGNORECASE if self.ignore_case else 0)
         return float(re.fullmatch(reference, answer[:_MAX_CHARS].strip(), flags) is not None)
 
@@ -215,10 +211,14 @@ class Schema(AnswerScorer):
             found = json.loads(text)
         except ValueError:
             return 0.0
+        from jsonschema import Draft202012Validator
+        from referencing import Registry
         from referencing.exceptions import Unresolvable
 
+        # Its own registry would fetch what a reference names from the network.
+        validator = Draft202012Validator(json.loads(reference), registry=Registry())
         try:
-            return float(_validator(reference).is_valid(found))
+            return float(validator.is_valid(found))
         except Unresolvable as error:
             raise ConfigError(f"the schema has no {error.ref!r}; put it into its '$defs'") from None
 
@@ -258,11 +258,7 @@ def text_of(
     async def score(world: FileWorld) -> JudgeResult:
         data = await world.read(path)
         found = scorer.score(None if data is None else data.decode("utf-8", "replace"), references)
-        return (
-            found
-            if found.score == 1
-            else JudgeResult(score=found.score, evidence=f"{path}: {found.evidence}")
-        )
+        return found if found.score == 1 else replace(found, evidence=f"{path}: {found.evidence}")
 
     return score
 
@@ -270,11 +266,3 @@ def text_of(
 def _number(text: str) -> float:
     text = text.strip().replace(",", "")
     return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-
-
-def _validator(schema: str) -> Any:  # of jsonschema, which has no types
-    from jsonschema import Draft202012Validator
-    from referencing import Registry
-
-    # Its own registry would fetch what a reference names from the network.
-    return Draft202012Validator(json.loads(schema), registry=Registry())

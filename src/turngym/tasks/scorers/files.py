@@ -23,7 +23,6 @@ class FileState:
     """Beginnings of paths that may change as they like; all else must stay as it was."""
 
     async def __call__(self, world: FileWorld) -> JudgeResult:
-        """Compare."""
         found = await world.files()
         for path, wanted in self.wanted.items():
             if not same_text(found.get(path), wanted):
@@ -43,7 +42,6 @@ class Output:
     timeout_s: float = 30.0
 
     async def __call__(self, world: FileWorld) -> JudgeResult:
-        """Run it."""
         ran = await world.run(self.command, timeout_s=self.timeout_s)
         is_right = ran.output.strip() == self.expected.strip()
         return passed(is_right, "what was asked for does not work")

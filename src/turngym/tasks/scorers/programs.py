@@ -71,7 +71,6 @@ class Script:
     timeout_s: float = 60.0
 
     async def __call__(self, world: FileWorld) -> JudgeResult:
-        """Run it."""
         collect = [self.reward] if self.reward else []
         ran = await world.run(
             self.command, files=self.files, collect=collect, timeout_s=self.timeout_s
@@ -126,7 +125,6 @@ class Pytest:
     timeout_s: float = 60.0
 
     async def __call__(self, world: FileWorld) -> JudgeResult:
-        """Run them."""
         report = f"{_PLACE}/report.xml"
         names = " ".join(shlex.quote(f"{_PLACE}/{name}") for name in self.files)
         # Not from the workspace: nothing of it shall stand in for pytest or the library.
@@ -143,7 +141,5 @@ class Pytest:
             raise ValueError(f"no test was found: {ran.output.strip()[-200:]}")
         failed = [case.get("name", "") for case in cases if len(case.findall("*"))]
         share = 1 - len(failed) / len(cases)
-        score = share if self.partial else float(share == 1)
-        return JudgeResult(
-            score=score, evidence=f"failed: {', '.join(failed[:5])}" if failed else ""
-        )
+        evidence = f"failed: {', '.join(failed[:5])}" if failed else ""
+        return JudgeResult(score=share if self.partial else share == 1, evidence=evidence)

@@ -64,7 +64,6 @@ def _question(prompt: str, query: str) -> Callable[[Random], EndState]:
         asked = query.replace("{number}", str(number))
         return EndState(
             prompt=_TOLD + prompt.replace("{number}", str(number)),
-            files={},
             prepare=_prepare(script),
             wanted={"answer.txt": lines(_answers(script, asked))},
             solution=f"cat > /tmp/q.sql <<'SQL'\n{asked}\nSQL\n{_run('shop.db', '/tmp/q.sql')} "
@@ -99,7 +98,6 @@ best_customer = _question(
 
 
 def write_query(rng: Random) -> EndState:
-    """Write a query that is right for another database too."""
     script, hidden = _script(rng), _script(rng)
     query = (
         "SELECT item, COUNT(*), SUM(amount) FROM orders GROUP BY item HAVING COUNT(*) >= 5 ORDER "
@@ -119,7 +117,6 @@ def write_query(rng: Random) -> EndState:
 
 
 def repair_rows(rng: Random) -> EndState:
-    """Change rows of a database."""
     script = _script(rng)
     old = _answers(script, "SELECT city FROM customer WHERE id = 1")[0]
     new = rng.choice(["Oslo", "Lima", "Bern", "Riga"])
@@ -143,7 +140,6 @@ def repair_rows(rng: Random) -> EndState:
 
 
 def load_table(rng: Random) -> EndState:
-    """Load a table of text into a database."""
     rows = [(name, rng.randrange(1, 100)) for name in rng.sample(NAMES, 7)]
     return EndState(
         prompt="scores.csv has the columns name,score. Make a SQLite database scores.db with a "

@@ -1,4 +1,4 @@
-"""Problems with files and folders, archives, and permissions."""
+"""Problems with files and folders, and permissions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from turngym.tasks.shell.words import NAMES, EndState, lines, words
 
 
 def rename_ending(rng: Random) -> EndState:
-    """Give files another ending."""
     old, new = rng.sample(["txt", "md", "log", "dat", "note"], 2)
     names = words(rng, 6)
     files = {
@@ -26,7 +25,6 @@ def rename_ending(rng: Random) -> EndState:
 
 
 def sort_into_folders(rng: Random) -> EndState:
-    """Put files into folders by their ending."""
     endings = rng.sample(["csv", "py", "md", "json", "txt"], 3)
     files = {f"{name}.{rng.choice(endings)}": f"{name}\n" for name in words(rng, 8)}
     return EndState(
@@ -42,7 +40,6 @@ def sort_into_folders(rng: Random) -> EndState:
 
 
 def delete_empty(rng: Random) -> EndState:
-    """Delete empty files in a tree."""
     files = {
         f"{rng.choice(['a', 'b/c', 'b'])}/{name}.txt": f"{name}\n" if number % 3 else ""
         for number, name in enumerate(words(rng, 9))
@@ -56,7 +53,6 @@ def delete_empty(rng: Random) -> EndState:
 
 
 def largest_file(rng: Random) -> EndState:
-    """Name the largest file of a tree."""
     sizes = rng.sample(range(10, 400), 7)
     files = {f"d{n % 3}/{name}.bin": "x" * sizes[n] for n, name in enumerate(words(rng, 7))}
     largest = max(files, key=lambda path: len(files[path]))
@@ -71,7 +67,6 @@ def largest_file(rng: Random) -> EndState:
 
 
 def find_by_content(rng: Random) -> EndState:
-    """List the files that hold a word."""
     word, *others = words(rng, 12)
     files = {}
     for number, name in enumerate(others[:8]):
@@ -88,7 +83,6 @@ def find_by_content(rng: Random) -> EndState:
 
 
 def copy_tree(rng: Random) -> EndState:
-    """Copy some files and keep their folders."""
     folders = ("one", "two", "two/deep")
     files = {
         f"src/{rng.choice(folders)}/{name}.{rng.choice(['py', 'txt'])}": f"{name}\n"
@@ -107,7 +101,6 @@ def copy_tree(rng: Random) -> EndState:
 
 
 def remove_duplicates(rng: Random) -> EndState:
-    """Of files with equal contents keep the first by name."""
     names, texts = sorted(words(rng, 8)), words(rng, 4)
     files = {f"{name}.txt": f"{rng.choice(texts)}\n" for name in names}
     first = {files[path]: path for path in sorted(files, reverse=True)}
@@ -122,7 +115,6 @@ def remove_duplicates(rng: Random) -> EndState:
 
 
 def number_files(rng: Random) -> EndState:
-    """Number files in order."""
     names = words(rng, 6)
     files = {f"{name}.txt": f"{name}\n" for name in names}
     new = {f"{n:02}-{name}.txt": f"{name}\n" for n, name in enumerate(sorted(names), start=1)}
@@ -136,7 +128,6 @@ def number_files(rng: Random) -> EndState:
 
 
 def merge_files(rng: Random) -> EndState:
-    """Join parts in numerical order."""
     names = words(rng, 11)
     files = {f"part{n}.txt": f"{name}\n" for n, name in enumerate(names, start=1)}
     return EndState(
@@ -149,7 +140,6 @@ def merge_files(rng: Random) -> EndState:
 
 
 def odd_names(rng: Random) -> EndState:
-    """Deal with blanks in names."""
     pairs = [words(rng, 2) for _ in range(5)]
     files = {f"{one} {other} {n}.txt": f"{one}\n" for n, (one, other) in enumerate(pairs)}
     new = {path.replace(" ", "_"): text for path, text in files.items()}
@@ -161,73 +151,7 @@ def odd_names(rng: Random) -> EndState:
     )
 
 
-def pack(rng: Random) -> EndState:
-    """Pack a folder."""
-    names = words(rng, 4)
-    files = {f"data/{name}.txt": f"{name}\n" for name in names}
-    files |= {f"data/tmp/{name}.tmp": "scratch\n" for name in names[:2]}
-    return EndState(
-        prompt="Pack the folder data into data.tar.gz, without the folder data/tmp. The paths in "
-        "the archive begin with data/.",
-        files=files,
-        free=("data.tar.gz",),
-        probe="tar -tzf data.tar.gz | sed 's,^\\./,,' | grep -v '/$' | LC_ALL=C sort; "
-        "tar -xzOf data.tar.gz --wildcards '*.txt' | LC_ALL=C sort",
-        expected=lines(sorted(f"data/{name}.txt" for name in names)) + lines(sorted(names)),
-        solution="tar --exclude=data/tmp -czf data.tar.gz data",
-    )
-
-
-def unpack(rng: Random) -> EndState:
-    """Unpack one file of an archive."""
-    names = words(rng, 4)
-    files = {f"in/{name}.txt": f"{name} {rng.randrange(1000)}\n" for name in names}
-    chosen = names[0]
-    return EndState(
-        prompt=f"box.tar.gz holds several files. Take only in/{chosen}.txt out of it and save it "
-        f"as {chosen}.txt here.",
-        prepare="mkdir in; "
-        + "; ".join(f"printf '%s' '{text}' > {path}" for path, text in files.items())
-        + "; tar -czf box.tar.gz --sort=name --mtime=2020-01-01 in; rm -r in",
-        wanted={f"{chosen}.txt": files[f"in/{chosen}.txt"]},
-        solution=f"tar -xzOf box.tar.gz in/{chosen}.txt > {chosen}.txt",
-    )
-
-
-def nested_archive(rng: Random) -> EndState:
-    """Find a file in an archive in an archive."""
-    name, inner, outer = words(rng, 3)
-    number = rng.randrange(10_000, 99_999)
-    return EndState(
-        prompt=f"{outer}.tar holds another archive, which holds {name}.txt. Write the contents of "
-        "that file into answer.txt. Leave nothing else behind.",
-        prepare=f"echo {number} > {name}.txt; tar -czf {inner}.tgz --mtime=2020-01-01 {name}.txt; "
-        f"tar -cf {outer}.tar --mtime=2020-01-01 {inner}.tgz; rm {name}.txt {inner}.tgz",
-        wanted={"answer.txt": str(number)},
-        solution=f"tar -xOf {outer}.tar {inner}.tgz | tar -xzOf - {name}.txt > answer.txt",
-    )
-
-
-def compress_old(rng: Random) -> EndState:
-    """Compress the logs of one year."""
-    year, other = rng.sample(range(2015, 2024), 2)
-    months = rng.sample(range(1, 13), 4)
-    files = {f"logs/{y}-{m:02}.log": f"{y} {m}\n" * 3 for y in (year, other) for m in months}
-    chosen = [path for path in files if str(year) in path]
-    return EndState(
-        prompt=f"Compress every log of the year {year} in logs with gzip, so that 2020-01.log "
-        "becomes 2020-01.log.gz and the plain file is gone. Leave other years alone.",
-        files=files,
-        wanted=dict.fromkeys(chosen),
-        free=tuple(f"{path}.gz" for path in chosen),
-        probe="for f in logs/*.gz; do echo $f; zcat $f; done",
-        expected="\n".join(f"{path}.gz\n{files[path].strip()}" for path in sorted(chosen)),
-        solution=f"gzip logs/{year}-*.log",
-    )
-
-
 def make_executable(rng: Random) -> EndState:
-    """Make scripts executable, and nothing else."""
     names = words(rng, 6)
     files = {
         f"bin/{name}": ("#!/bin/sh\necho hello\n" if n % 2 else f"plain {name}\n")
@@ -245,7 +169,6 @@ def make_executable(rng: Random) -> EndState:
 
 
 def lock_down(rng: Random) -> EndState:
-    """Set modes of secrets."""
     names = words(rng, 5)
     files = {
         f"home/{name}.{'key' if n < 3 else 'pub'}": f"{name}\n" for n, name in enumerate(names)
@@ -262,7 +185,6 @@ def lock_down(rng: Random) -> EndState:
 
 
 def links(rng: Random) -> EndState:
-    """Make a link for each tool."""
     names = sorted(words(rng, 4))
     files = {f"tools/{name}.sh": f"echo {name}\n" for name in names}
     return EndState(
@@ -278,7 +200,6 @@ def links(rng: Random) -> EndState:
 
 
 def dated_names(rng: Random) -> EndState:
-    """Turn dates in names round."""
     days = [
         (rng.randrange(2010, 2024), rng.randrange(1, 13), rng.randrange(1, 29)) for _ in range(5)
     ]
@@ -294,23 +215,7 @@ def dated_names(rng: Random) -> EndState:
     )
 
 
-def checksum(rng: Random) -> EndState:
-    """Find the file that was damaged."""
-    names = sorted(words(rng, 5))
-    files = {f"{name}.dat": f"{name} {rng.randrange(10**6)}\n" for name in names}
-    bad = rng.choice(names)
-    return EndState(
-        prompt="SUMS holds the SHA-256 of the .dat files; one of them was damaged since. Write its "
-        "name into damaged.txt.",
-        files=files,
-        prepare=f"sha256sum *.dat > SUMS; echo x >> {bad}.dat",
-        wanted={"damaged.txt": f"{bad}.dat"},
-        solution="sha256sum -c SUMS 2>/dev/null | grep FAILED | cut -d: -f1 > damaged.txt",
-    )
-
-
 def inventory(rng: Random) -> EndState:
-    """Count the files of each folder."""
     counts = {name.lower(): rng.randrange(1, 6) for name in rng.sample(NAMES, 4)}
     files = {f"{name}/f{n}.txt": "x\n" for name, count in counts.items() for n in range(count)}
     return EndState(

@@ -8,7 +8,6 @@ from turngym.tasks.shell.words import EndState, lines, words
 
 
 def fix_script(rng: Random) -> EndState:
-    """Fix a shell script that breaks on blanks."""
     name, one, other = words(rng, 3)
     return EndState(
         prompt=f"{name}.sh is called with the name of a folder and should print how many files lie "
@@ -24,7 +23,6 @@ def fix_script(rng: Random) -> EndState:
 
 
 def write_filter(rng: Random) -> EndState:
-    """Write a script that reads standard input."""
     word, *others = words(rng, 6)
     factor = rng.randrange(2, 9)
     given = [rng.randrange(1, 1000) for _ in range(12)]
@@ -42,7 +40,6 @@ def write_filter(rng: Random) -> EndState:
 
 
 def stop_process(rng: Random) -> EndState:
-    """Write a script that ends one process and not another."""
     name, one, other = words(rng, 3)
     probe = (
         f"cp $(command -v sleep) /tmp/{one}; cp $(command -v sleep) /tmp/{other}; "
@@ -63,7 +60,6 @@ def stop_process(rng: Random) -> EndState:
 
 
 def serve_files(rng: Random) -> EndState:
-    """Fix the settings of a small web server."""
     name, text = words(rng, 2)
     port, wrong = rng.sample(range(8100, 8900), 2)
     return EndState(
@@ -84,7 +80,6 @@ def serve_files(rng: Random) -> EndState:
 
 
 def write_service(rng: Random) -> EndState:
-    """Write a service that answers one path."""
     path, text = words(rng, 2)
     port = rng.randrange(8100, 8900)
     code = (
@@ -106,7 +101,6 @@ def write_service(rng: Random) -> EndState:
 
 
 def fix_python(rng: Random) -> EndState:
-    """Fix a small program that has a wrong bound."""
     word = words(rng, 1)[0]
     low, high = sorted(rng.sample(range(2, 40), 2))
     high += 20
@@ -127,7 +121,6 @@ def fix_python(rng: Random) -> EndState:
 
 
 def makefile(rng: Random) -> EndState:
-    """Write a build script that does only what is needed."""
     names = words(rng, 3)
     return EndState(
         prompt="Write build.sh, which writes for each .in file in src a file of the same name "
@@ -147,7 +140,6 @@ def makefile(rng: Random) -> EndState:
 
 
 def environment(rng: Random) -> EndState:
-    """Write a wrapper that sets variables from a file."""
     names = [word.upper() for word in words(rng, 3)]
     values = [f"{rng.choice(words(rng, 4))} {rng.randrange(100)}" for _ in names]
     text = "".join(f'{name}="{value}"\n' for name, value in zip(names, values, strict=True))

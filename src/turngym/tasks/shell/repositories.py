@@ -17,7 +17,6 @@ _HISTORY = (".git/",)
 
 
 def commit_change(rng: Random) -> EndState:
-    """Commit one of two changed files."""
     one, other, message = words(rng, 3)
     return EndState(
         prompt=f"This is a git repository. Commit the changes of {one}.txt, and only those, with "
@@ -34,7 +33,6 @@ def commit_change(rng: Random) -> EndState:
 
 
 def find_author(rng: Random) -> EndState:
-    """Find out who removed a line."""
     word, *others = words(rng, 5)
     people = rng.sample(NAMES, 4)
     culprit = rng.randrange(1, 4)
@@ -60,7 +58,6 @@ def find_author(rng: Random) -> EndState:
 
 
 def new_branch(rng: Random) -> EndState:
-    """Commit on a branch of its own."""
     branch, name, text = words(rng, 3)
     return EndState(
         prompt=f"This is a git repository. Make a branch {branch!r}, and commit on it a new file "
@@ -79,7 +76,6 @@ def new_branch(rng: Random) -> EndState:
 
 
 def merge_conflict(rng: Random) -> EndState:
-    """Merge a branch and keep one side of a conflict."""
     branch, mine, theirs, base = words(rng, 4)
     return EndState(
         prompt=f"This is a git repository. Merge the branch {branch!r} into main. In the conflict "
@@ -99,7 +95,6 @@ def merge_conflict(rng: Random) -> EndState:
 
 
 def restore_file(rng: Random) -> EndState:
-    """Bring back a deleted file from history."""
     name, *others = words(rng, 5)
     number = rng.randrange(1000, 9999)
     return EndState(
@@ -117,7 +112,6 @@ def restore_file(rng: Random) -> EndState:
 
 
 def tag_release(rng: Random) -> EndState:
-    """Tag the commit that a message names."""
     messages = words(rng, 5)
     chosen, version = rng.choice(messages[:-1]), f"v{rng.randrange(1, 9)}.{rng.randrange(0, 20)}"
     script = "; ".join(f"echo {m} > f.txt; git add .; git commit -q -m 'add {m}'" for m in messages)

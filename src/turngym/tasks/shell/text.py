@@ -32,7 +32,6 @@ def _log_text(entries: list[tuple[str, int, str]]) -> str:
 
 
 def count_status(rng: Random) -> EndState:
-    """Count requests of a status."""
     entries, status = _log(rng), rng.choice([404, 500, 301])
     number = sum(one == status for _, one, _ in entries)
     return EndState(
@@ -45,7 +44,6 @@ def count_status(rng: Random) -> EndState:
 
 
 def busiest_client(rng: Random) -> EndState:
-    """Find the client with the most requests."""
     entries = _log(rng, 60)
     counts = Counter(host for host, _, _ in entries)
     top = min(counts, key=lambda host: (-counts[host], host))
@@ -61,7 +59,6 @@ def busiest_client(rng: Random) -> EndState:
 
 
 def failed_paths(rng: Random) -> EndState:
-    """List paths that failed."""
     entries = _log(rng)
     found = sorted({path for _, status, path in entries if status >= 400})
     return EndState(
@@ -74,7 +71,6 @@ def failed_paths(rng: Random) -> EndState:
 
 
 def sum_column(rng: Random) -> EndState:
-    """Add up a column for one group."""
     groups = words(rng, 3)
     rows = [[rng.choice(groups), rng.choice(NAMES), rng.randrange(1, 500)] for _ in range(30)]
     chosen = str(rows[0][0])
@@ -89,7 +85,6 @@ def sum_column(rng: Random) -> EndState:
 
 
 def totals_by_group(rng: Random) -> EndState:
-    """Add up a column for every group."""
     groups = words(rng, 4)
     rows = [[rng.choice(groups), rng.randrange(1, 90)] for _ in range(25)]
     sums: Counter[str] = Counter()
@@ -106,7 +101,6 @@ def totals_by_group(rng: Random) -> EndState:
 
 
 def replace_word(rng: Random) -> EndState:
-    """Replace a word in some files."""
     old, new, *names = words(rng, 8)
     files = {}
     for number, name in enumerate(names):
@@ -127,7 +121,6 @@ def replace_word(rng: Random) -> EndState:
 
 
 def sort_unique(rng: Random) -> EndState:
-    """Sort numbers and drop those that come again."""
     numbers = [rng.randrange(1, 60) for _ in range(40)]
     return EndState(
         prompt="Write the numbers of numbers.txt into sorted.txt, each once, the largest first.",
@@ -138,7 +131,6 @@ def sort_unique(rng: Random) -> EndState:
 
 
 def join_tables(rng: Random) -> EndState:
-    """Join two tables by a key."""
     people = rng.sample(NAMES, 8)
     ids = rng.sample(range(100, 999), 8)
     cities = [rng.choice(words(rng, 4)) for _ in people]
@@ -157,7 +149,6 @@ def join_tables(rng: Random) -> EndState:
 
 
 def word_counts(rng: Random) -> EndState:
-    """Find the most frequent words."""
     vocabulary = words(rng, 8)
     text = [word for n, word in enumerate(vocabulary) for _ in range(2 + 3 * n)]
     rng.shuffle(text)
@@ -174,7 +165,6 @@ def word_counts(rng: Random) -> EndState:
 
 
 def json_field(rng: Random) -> EndState:
-    """Take a field out of JSON lines."""
     rows = [
         {"name": name, "age": rng.randrange(18, 80), "tags": words(rng, 2)}
         for name in rng.sample(NAMES, 8)
@@ -192,7 +182,6 @@ def json_field(rng: Random) -> EndState:
 
 
 def line_range(rng: Random) -> EndState:
-    """Take lines out of a file."""
     rows = [f"{n} {word}" for n, word in enumerate(rng.choices(words(rng, 12), k=60), start=1)]
     start = rng.randrange(5, 30)
     end = start + rng.randrange(3, 20)
@@ -205,7 +194,6 @@ def line_range(rng: Random) -> EndState:
 
 
 def reorder_columns(rng: Random) -> EndState:
-    """Change the order of columns."""
     rows: list[list[object]] = [
         [rng.choice(NAMES), rng.choice(words(rng, 3)), rng.randrange(100)] for _ in range(12)
     ]
@@ -219,7 +207,6 @@ def reorder_columns(rng: Random) -> EndState:
 
 
 def config_value(rng: Random) -> EndState:
-    """Change a value in one section."""
     sections, key = words(rng, 3), rng.choice(["port", "limit", "size"])
     values = rng.sample(range(1000, 9999), 4)
     text = "".join(
@@ -236,7 +223,6 @@ def config_value(rng: Random) -> EndState:
 
 
 def common_lines(rng: Random) -> EndState:
-    """Find lines that two files share."""
     every = words(rng, 14)
     one, other = every[:9], every[5:]
     rng.shuffle(one)

@@ -84,7 +84,7 @@ def test_our_tasks_are_harbor_folders_that_hide_what_they_must(tmp_path):
     folder = export_harbor(tasks, task, tmp_path)
     problem, hidden = HarborProblem(folder=folder), tasks.problem(task).record.hidden
     assert problem.is_separate
-    assert problem.needs_pytest
+    assert problem.machine.needs_pytest
     assert "ids.txt" in problem.tests
     shown = "".join(f.read_text() for f in (folder / "environment").rglob("*") if f.is_file())
     assert hidden
