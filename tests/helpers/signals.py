@@ -13,7 +13,7 @@ import turngym
 from turngym import registry
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
-from turngym.environments.text.base import TextGame
+from turngym.environments.text.base import GridGame
 from turngym.tasks.base import Task
 
 MEANING = {"red": "stop", "amber": "wait", "green": "go"}
@@ -48,7 +48,7 @@ class Lights:
     right: bool = True
 
 
-class SignalsEnv(TextGame):
+class SignalsEnv(GridGame):
     """Two lights, one after the other.
 
     Action: ``stop``, ``wait`` or ``go``.
@@ -59,7 +59,7 @@ class SignalsEnv(TextGame):
     """
 
     name = "signals"
-    rules = "Answer each light."
+    rules = painted = "Answer each light."
     commands = Commands({action: action for action in MEANING.values()})
     state: Lights
 

@@ -136,7 +136,8 @@ def test_envs_shows_one_environment_with_its_options(capsys: Captured) -> None:
     assert main(["envs", "text/maze-hard", "--json"]) == 0
     (record,) = json.loads(capsys.readouterr().out)
     defaults = {option["name"]: option["default"] for option in record["options"]}
-    assert defaults == {"max_turns": 120, "difficulty": "hard", "action_style": "commands"}
+    styles = {"action_style": "commands", "picture": False}
+    assert defaults == {"max_turns": 120, "difficulty": "hard", **styles}
 
 
 def test_envs_names_the_nearest_family(capsys: Captured) -> None:

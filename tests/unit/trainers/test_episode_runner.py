@@ -92,3 +92,18 @@ def test_credit_by_agreement_needs_the_expert() -> None:
     check_needs(config("algo=ui_s1"))
     with pytest.raises(ConfigError, match=r"env\.expert_match=true pays for"):
         check_needs(config("algo=ui_s1", "env.expert_match=false"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "unseen"),
+    [
+        ([], []),
+        (["env.options.picture=true"], ["turngym/Maze-v0"]),
+        (["env.options.picture=true", "model.image_size=24"], []),
+    ],
+)
+def test_pictures_that_nobody_sees_are_known(overrides: list[str], unseen: list[str]) -> None:
+    runner = EpisodeRunner(config(*overrides))
+    assert runner.unseen == unseen
+    assert (runner.pictures is None) == ("model.image_size=24" not in overrides)
+    runner.close()

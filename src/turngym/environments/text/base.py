@@ -34,11 +34,9 @@ class GradedGame(TurnEnv):
     Args:
         difficulty: A key of ``difficulties``; its settings are in ``self.settings``.
         action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
-        picture: Show the state as a picture and not in words; for games that have ``cells``.
         render_mode: ``"ansi"`` or None.
 
     Raises:
-        ConfigError: ``picture`` is wanted of a game without one.
         MissingExtraError: The engine is not installed; the message holds the install line.
     """
 
@@ -54,7 +52,6 @@ class GradedGame(TurnEnv):
         *,
         difficulty: str = "easy",
         action_style: ActionStyle = "commands",
-        picture: bool = False,
         render_mode: str | None = None,
     ) -> None:
         super().__init__(render_mode=render_mode)
@@ -66,30 +63,6 @@ class GradedGame(TurnEnv):
         self.action_style = action_style
         self.action_format = in_style(action_style, self.commands)
         self.state: Any = None
-        self.shows_picture = picture
-        if picture:
-            rows, columns = self.cells_shape()
-            self.observation_space = text_observation_space(
-                image_hw=(rows * CELL_PX, columns * CELL_PX)
-            )
-
-    def cells_shape(self) -> tuple[int, int]:
-        """Return rows and columns of ``cells``.
-
-        Raises:
-            ConfigError: The game has none.
-        """
-        raise ConfigError(f"{self.name}: has no picture; wanted picture=False")
-
-    def cells(self) -> NDArray[np.uint8]:
-        """Return the colour of each cell of the state, shape [rows, columns, 3]."""
-        raise NotImplementedError
-
-    def picture(self) -> Image | None:
-        """Return the state as squares of ``CELL_PX`` pixels, where it is shown so."""
-        if not self.shows_picture:
-            return None
-        return self.cells().repeat(CELL_PX, axis=0).repeat(CELL_PX, axis=1)
 
     def say(self, command: str, **arguments: Any) -> str:
         """Return the text that does ``command`` in the action style of this environment."""
@@ -143,6 +116,51 @@ class TextGame(GradedGame):
     def opening_info(self) -> dict[str, Any]:
         """Return more ``info`` for the reset, for example ``ground_truth``."""
         return {}
+
+
+class GridGame(TextGame):
+    """A game on cells, which can be shown as a picture.
+
+    Args:
+        difficulty: As ``GradedGame``.
+        action_style: As ``GradedGame``.
+        picture: Show the state as a picture and not in words.
+        render_mode: ``"ansi"`` or None.
+    """
+
+    painted: ClassVar[str] = ""
+    """Rules of the game, for those who see it as a picture."""
+
+    def __init__(
+        self,
+        *,
+        difficulty: str = "easy",
+        action_style: ActionStyle = "commands",
+        picture: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(difficulty=difficulty, action_style=action_style, render_mode=render_mode)
+        self.shows_picture = picture
+        if picture:
+            self.rules = self.painted
+            rows, columns = self.cells_shape()
+            self.observation_space = text_observation_space(
+                image_hw=(rows * CELL_PX, columns * CELL_PX)
+            )
+
+    @abstractmethod
+    def cells_shape(self) -> tuple[int, int]:
+        """Return rows and columns of ``cells``."""
+
+    @abstractmethod
+    def cells(self) -> NDArray[np.uint8]:
+        """Return the colour of each cell of the state, shape [rows, columns, 3]."""
+
+    def picture(self) -> Image | None:
+        """Return the state as squares of ``CELL_PX`` pixels, where it is shown so."""
+        if not self.shows_picture:
+            return None
+        return self.cells().repeat(CELL_PX, axis=0).repeat(CELL_PX, axis=1)
 
 
 class EngineGame(GradedGame):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
-from turngym.environments.text.base import LOOK, TextGame, bearing
+from turngym.environments.text.base import LOOK, GridGame, bearing
 
 Cell = tuple[int, int]
 
@@ -31,7 +31,7 @@ class MazeState:
     done: bool = False
 
 
-class MazeEnv(TextGame):
+class MazeEnv(GridGame):
     """Walk through a grid of rooms to a key and then to a door.
 
     Action: ``go north|east|south|west``.
@@ -46,6 +46,11 @@ class MazeEnv(TextGame):
         "You are in a maze of rooms. Find the key, then leave through the door. "
         "You are told which way the key or the door lies and which exits are open."
     )
+    painted = (
+        "You are in a maze of rooms. Find the key, then leave through the door. In the picture "
+        "walls are dark, you are blue, the key is yellow until you have it, the door is green. "
+        "North is up."
+    )
     commands = Commands({"go": "go {direction:north|east|south|west}"})
     difficulties: ClassVar[dict[str, dict[str, Any]]] = {
         "easy": {"size": 4, "walls": 0.03},
@@ -55,15 +60,6 @@ class MazeEnv(TextGame):
     }
 
     state: MazeState
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        if self.shows_picture:
-            self.rules = (
-                "You are in a maze of rooms. Find the key, then leave through the door. In the "
-                "picture walls are dark, you are blue, the key is yellow until you have it, the "
-                "door is green. North is up."
-            )
 
     def new_game(self, rng: np.random.Generator) -> MazeState:
         size = int(self.settings["size"])

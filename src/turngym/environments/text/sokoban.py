@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
-from turngym.environments.text.base import LOOK, Colour, TextGame
+from turngym.environments.text.base import LOOK, Colour, GridGame
 
 Boxes = frozenset[int]
 Node = tuple[Boxes, int]
@@ -224,7 +224,10 @@ class SokobanState:
     """A box stands where it can never reach a goal."""
 
 
-class SokobanEnv(TextGame):
+_AIM = "Push every box onto a goal. You cannot pull. A box that is stuck loses the game."
+
+
+class SokobanEnv(GridGame):
     """Push all boxes onto goals; boxes cannot be pulled.
 
     Action: ``go north|east|south|west``; walking against a box pushes it.
@@ -236,6 +239,10 @@ class SokobanEnv(TextGame):
     pushes lead to a goal. Other deadlocks run on to the turn limit.
     """
 
+    painted = (
+        f"{_AIM} In the picture walls are dark, you are blue, boxes brown, goals yellow, a box on "
+        "a goal is green, you on one violet. North is up."
+    )
     colours: ClassVar[dict[str, Colour]] = {
         "#": (40, 40, 40), " ": (240, 240, 240), "@": (30, 90, 220), "$": (160, 100, 40),
         ".": (240, 200, 40), "*": (90, 170, 60), "+": (120, 60, 200),
@@ -254,18 +261,13 @@ class SokobanEnv(TextGame):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        aim = "Push every box onto a goal. You cannot pull. A box that is stuck loses the game."
         legend = "# wall, @ you, $ box, . goal, * box on goal, + you on goal."
         compass = (
             "You are told which way the nearest spot lies from which the box must be pushed, or, "
             "on the spot, which way to push; and which ways are free of walls and boxes."
         )
-        painted = (
-            "In the picture walls are dark, you are blue, boxes brown, goals yellow, a box on one "
-            "is green, you on a goal violet. North is up."
-        )
-        hint = legend if self.settings["view"] == "grid" else compass
-        self.rules = f"{aim} {painted if self.shows_picture else hint}"
+        if not self.shows_picture:
+            self.rules = f"{_AIM} {legend if self.settings['view'] == 'grid' else compass}"
         self._route: dict[SokobanState, str] = {}
 
     def new_game(self, rng: np.random.Generator) -> SokobanState:

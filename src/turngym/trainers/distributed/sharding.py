@@ -156,7 +156,7 @@ def empty_models(content: bytes) -> dict[str, PreTrainedModel]:
     found: dict[str, PreTrainedModel] = _Unpickler(io.BytesIO(content)).load()
     for model in found.values():
         plain = plain_model(model)
-        with torch.device("meta"):  # the first of its kind tells transformers what it can record
+        with torch.device("meta"):  # by which transformers knows what it can record
             type(plain)(plain.config)
     return found
 

@@ -140,6 +140,12 @@ async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None 
     async with AsyncExitStack() as opened:  # and closed again where one of these fails
         runner = EpisodeRunner(config, folder.path)
         opened.callback(runner.close)
+        if runner.unseen:
+            logger.warning(
+                "%s shows pictures, and the model reads text alone: set model.images (of a tiny "
+                "one model.image_size) to show them, or turn them off in env.options",
+                ", ".join(runner.unseen),
+            )
         newest = latest_checkpoint(folder.checkpoints)
         checkpoint = None if newest is None else load_checkpoint(newest)
         state = _state_of(checkpoint, config)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+from gymnasium import spaces
 
 from turngym.agents.policy import Policy
 from turngym.environments.gym.hosts import Isolation
@@ -66,6 +67,12 @@ class Playground:
                     f"{taken} are needed: add tasks, or lower evaluation.{setting}"
                 )
         self._size = part.num_train_tasks or count("train")
+
+    @property
+    def shows_pictures(self) -> bool:
+        """Whether observations have pictures."""
+        space = self._catalogue.observation_space
+        return isinstance(space, spaces.Dict) and "image" in space.spaces
 
     def close(self) -> None:
         """Release the environment that names the tasks. Safe to call twice."""
@@ -186,6 +193,13 @@ class EpisodeRunner:
             ground.close()
         if isinstance(self.place, RayWorkers):
             self.place.close()
+
+    @property
+    def unseen(self) -> list[str]:
+        """The environments whose pictures the model is not shown, since it reads text alone."""
+        if self.pictures is not None:
+            return []
+        return [ground.env_id for ground in self._grounds if ground.shows_pictures]
 
     @property
     def pool(self) -> TaskPool:
