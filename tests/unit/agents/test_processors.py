@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import pickle
 import re
 from functools import cache
 from typing import Any
@@ -222,6 +223,18 @@ def test_a_conversation_is_read_as_the_processor_reads_its_whole_text(name: str)
     together, _ = score(model, [row, row[:cut]], [mask, mask[:cut]], max_tokens=4096)
     for found in (alone, together):
         np.testing.assert_allclose(found[mask], true[mask[1:]], atol=2e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_another_process_reads_pictures_in_the_same_way(name: str):
+    model, _, vision = seeing(name)
+    again = pickle.loads(pickle.dumps(vision))
+    number = vision.pictures.keep(noise(2))
+    assert again.tokens(number) == vision.tokens(number)
+    ids = torch.tensor([[5, *vision.tokens(number), 6]])
+    ours, its = (one.inputs(ids, model.base_model) for one in (vision, again))
+    assert ours.keys() == its.keys()
+    assert all(torch.equal(ours[key], its[key]) for key in ours)
 
 
 @pytest.mark.parametrize("name", MODELS)
