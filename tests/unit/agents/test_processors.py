@@ -1,6 +1,8 @@
 """Processors of models that see, each with its own way to read a picture, used by ``Vision``."""
 
 import asyncio
+import inspect
+import pickle
 import re
 from functools import cache
 from typing import Any
@@ -224,6 +226,18 @@ def test_a_conversation_is_read_as_the_processor_reads_its_whole_text(name: str)
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_another_process_reads_pictures_in_the_same_way(name: str):
+    model, _, vision = seeing(name)
+    again = pickle.loads(pickle.dumps(vision))
+    number = vision.pictures.keep(noise(2))
+    assert again.tokens(number) == vision.tokens(number)
+    ids = torch.tensor([[5, *vision.tokens(number), 6]])
+    ours, its = (one.inputs(ids, model.base_model) for one in (vision, again))
+    assert ours.keys() == its.keys()
+    assert all(torch.equal(ours[key], its[key]) for key in ours)
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_an_engine_goes_on_from_pictures_of_different_sizes(name: str):
     model, processor, _ = seeing(name)
     renderer = Renderer(processor.tokenizer)
@@ -303,6 +317,21 @@ def test_packing_that_mixes_up_pictures_is_refused(monkeypatch: pytest.MonkeyPat
 def test_a_processor_that_looks_at_the_other_pictures_is_refused():
     with pytest.raises(ConfigError, match="makes other tokens of a conversation with 2 picture"):
         give_vision(*llava(Numbering))
+
+
+def test_a_model_that_counts_pictures_over_all_rows_is_refused(monkeypatch: pytest.MonkeyPatch):
+    model, processor = grid()
+    of_pictures = model.base_model.get_rope_index
+
+    def counted(**asked: Any) -> Any:
+        found, shift = of_pictures(**asked)
+        return found + torch.arange(found.shape[1])[:, None], shift
+
+    counted.__signature__ = inspect.signature(of_pictures)  # type: ignore[attr-defined]
+    monkeypatch.setattr(model.base_model, "get_rope_index", counted)
+    vision = Vision(processor, model.config.image_token_id)
+    with pytest.raises(ConfigError, match="other positions where another row"):
+        vision.check(model.base_model)
 
 
 def test_a_model_whose_layers_get_more_than_vectors_is_read_by_its_own_forward_pass():

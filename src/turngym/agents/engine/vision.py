@@ -228,6 +228,24 @@ class Vision:
                     "picture(s) than of its turns one by one; set images=false"
                 )
 
+        if not self._rows_are_apart(body):
+            raise ConfigError(
+                f"images: {type(body).__name__} gives pictures other positions where another row "
+                "of the batch has one, so batches could not be read; set images=false"
+            )
+
+    def _rows_are_apart(self, body: nn.Module) -> bool:
+        """Return whether positions in a row are the same whatever another row holds."""
+        rows = [torch.tensor(self.tokens(number)) for number in self.samples()]
+        found = []
+        for group in (rows, rows[1:]):
+            ids_BT = nn.utils.rnn.pad_sequence(group, batch_first=True)
+            seen = self.positions(self.inputs(ids_BT, body), torch.ones_like(ids_BT), body)
+            if seen is None:
+                return True
+            found.append(seen[0][:, -1, : len(rows[1])])
+        return torch.equal(*found)
+
     def samples(self) -> list[int]:
         """Return two pictures of noise, of different sizes."""
         random = np.random.default_rng(0)
