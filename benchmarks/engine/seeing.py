@@ -39,8 +39,8 @@ from torch import Tensor
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import add_lora, load_model_dir, save_model_dir
-from turngym.agents.engine.protocol import Sampling
-from turngym.agents.engine.vision import give_vision, vision_of
+from turngym.agents.engine.protocol import Sampling, vision_of
+from turngym.agents.engine.vision import give_vision
 from turngym.agents.rendering import EngineModel, Renderer
 from turngym.agents.templates import prepare, takes_system
 from turngym.errors import ConfigError

@@ -98,10 +98,10 @@ class PictureFolder:
         self._seen: OrderedDict[int, Pixels] = OrderedDict()
         self._lock = threading.RLock()
 
-    def __getstate__(self) -> Path | None:
-        return self._folder
+    def __getstate__(self) -> Path:
+        return self._file(1).parent  # which others share while this process lives
 
-    def __setstate__(self, folder: Path | None) -> None:
+    def __setstate__(self, folder: Path) -> None:
         PictureFolder.__init__(self)
         self._folder = folder
 

@@ -24,8 +24,8 @@ from helpers import models
 from helpers.cli import SOURCE
 from helpers.samples import random_samples
 from turngym.agents.engine.models import add_lora
+from turngym.agents.engine.protocol import vision_of
 from turngym.agents.rendering import RenderedEpisode
-from turngym.agents.templates import vision_of
 from turngym.config import load_config
 from turngym.errors import TurnGymError
 from turngym.trainers.distributed.group import Group

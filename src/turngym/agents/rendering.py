@@ -16,7 +16,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from turngym.agents.chat.prompting import ChatMessage, Completion
-from turngym.agents.engine.protocol import Engine, Generation, Sampling, Session, spans_of
+from turngym.agents.engine.protocol import (
+    Engine,
+    Generation,
+    Sampling,
+    Session,
+    spans_of,
+    vision_of,
+)
 from turngym.agents.templates import (
     ANSWER,
     NEXT,
@@ -29,7 +36,6 @@ from turngym.agents.templates import (
     says_as_is,
     slots_of,
     takes_system,
-    vision_of,
 )
 from turngym.coroutines import awaited
 from turngym.errors import ConfigError

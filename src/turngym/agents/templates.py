@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from turngym.agents.engine.config import ChatTemplateConfig
-    from turngym.agents.engine.vision import Vision
 
 QUESTION, ANSWER, NEXT = (f"turngym-probe-{name}" for name in ("question", "answer", "next"))
 """What messages say while a template is looked at."""
@@ -113,12 +112,6 @@ def _says(tokenizer: PreTrainedTokenizerBase, content: Any) -> bool:
             tokenizer, [{"role": "user", "content": content}], generate=False
         )
     return False
-
-
-def vision_of(holder: Any) -> Vision | None:
-    """Return how a model, a body or a tokenizer reads pictures; None where it sees none."""
-    found: Vision | None = getattr(getattr(holder, "base_model", holder), VISION, None)
-    return found
 
 
 def written_picture(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str, bool]:

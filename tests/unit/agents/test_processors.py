@@ -26,8 +26,8 @@ from transformers import (
 from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder, make_decoder
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import IMAGE, SMALL_VISION_TEMPLATE, seeded, train_tokenizer
-from turngym.agents.engine.protocol import Sampling
-from turngym.agents.engine.vision import Vision, give_vision, vision_of
+from turngym.agents.engine.protocol import Sampling, vision_of
+from turngym.agents.engine.vision import Vision, give_vision
 from turngym.agents.rendering import Renderer
 from turngym.agents.templates import written_picture
 from turngym.errors import ConfigError

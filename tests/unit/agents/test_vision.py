@@ -23,10 +23,10 @@ from turngym.agents.engine.models import (
     save_model_dir,
     train_tokenizer,
 )
-from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.engine.vision import Vision
 from turngym.agents.rendering import EngineModel, Renderer
-from turngym.agents.templates import vision_of, written_picture
+from turngym.agents.templates import written_picture
 from turngym.errors import ConfigError
 from turngym.trainers.update.forward import BodyWithHead, micro_batches, score
 from turngym.types import Message, TokenSpan

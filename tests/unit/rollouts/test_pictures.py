@@ -79,11 +79,14 @@ def test_a_number_that_another_picture_has_is_passed_over(tmp_path: Path):
     np.testing.assert_array_equal(keep.pixels(number), noise(1))
 
 
-def test_a_folder_of_its_own_goes_with_the_process_and_is_not_sent_to_others():
+def test_a_folder_of_its_own_is_shared_with_who_gets_it():
     keep = PictureFolder()
-    number = keep.keep(noise(0))
     other = pickle.loads(pickle.dumps(keep))
-    np.testing.assert_array_equal(other.pixels(number), noise(0))
+    np.testing.assert_array_equal(other.pixels(keep.keep(noise(0))), noise(0))
+    number = keep.keep(noise(1))
+    del keep
+    with pytest.raises(RecordError):
+        other.pixels(number)
 
 
 @pytest.mark.parametrize("file", [b"", b"\x89PNG", png(noise(0))[:60]])

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from turngym.agents.engine.models import check_context, positions
+from turngym.agents.engine.protocol import vision_of
 from turngym.agents.engine.vision import Eyes
-from turngym.agents.templates import vision_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -60,13 +60,15 @@ def build_tiny_model(
         vocab_size=len(tokenizer),
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        image_token=tokenizer.convert_tokens_to_ids(IMAGE) if config.images else None,
     )
     with seeded(seed):
-        if config.images:
-            shape = _with_eyes(config, shape, tokenizer)
         model: PreTrainedModel = _model_class(images=config.images).from_config(shape)
     if config.images:
-        _give_vision(model, _tiny_processor(config, tokenizer))
+        from turngym.agents.engine.vision import give_vision, scaling_processor
+
+        size = config.image_size, config.patch_size
+        give_vision(model, scaling_processor(tokenizer, *size, token=IMAGE))
     return model.float().eval()
 
 
@@ -77,7 +79,7 @@ def _model_class(*, images: bool) -> Any:
 
 
 def _with_eyes(
-    config: TinyModelConfig, shape: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None
+    config: TinyModelConfig, shape: PretrainedConfig, image_token: int | None
 ) -> PretrainedConfig:
     """Return the shape of a Llava model around that of a language model."""
     from transformers import LlavaConfig, SiglipVisionConfig
@@ -93,7 +95,7 @@ def _with_eyes(
     return LlavaConfig(
         vision_config=eyes,
         text_config=shape,
-        image_token_index=0 if tokenizer is None else tokenizer.convert_tokens_to_ids(IMAGE),
+        image_token_index=image_token or 0,
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
         image_seq_length=(config.image_size // config.patch_size) ** 2,
@@ -101,33 +103,12 @@ def _with_eyes(
     )
 
 
-def _tiny_processor(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase) -> Any:
-    with importing_extra("a model that sees", "vision"):
-        from transformers import LlavaProcessor, SiglipImageProcessorPil
-
-    side = config.image_size
-    scaled = SiglipImageProcessorPil(size={"height": side, "width": side})
-    return LlavaProcessor(
-        image_processor=scaled,
-        tokenizer=tokenizer,
-        patch_size=config.patch_size,
-        vision_feature_select_strategy="full",
-        image_token=IMAGE,
-        num_additional_image_tokens=0,
-    )
-
-
-def _give_vision(model: PreTrainedModel, processor: Any) -> None:
-    from turngym.agents.engine.vision import give_vision
-
-    processor.chat_template = processor.tokenizer.chat_template
-    give_vision(model, processor)
-
-
-def _tiny_shape(config: TinyModelConfig, **of_tokenizer: int | None) -> PretrainedConfig:
+def _tiny_shape(
+    config: TinyModelConfig, *, image_token: int | None = None, **of_tokenizer: int | None
+) -> PretrainedConfig:
     with importing_extra("a model", "train"), _BUILDING:
         from transformers import AutoConfig
-    return AutoConfig.for_model(
+    shape = AutoConfig.for_model(
         config.architecture,
         hidden_size=config.hidden,
         intermediate_size=config.hidden * 8 // 3 // 8 * 8,
@@ -140,6 +121,7 @@ def _tiny_shape(config: TinyModelConfig, **of_tokenizer: int | None) -> Pretrain
         bos_token_id=None,
         **of_tokenizer,
     )
+    return _with_eyes(config, shape, image_token) if config.images else shape
 
 
 def empty_model(config: ModelConfig) -> PreTrainedModel:
@@ -153,8 +135,6 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
 
     if isinstance(config, TinyModelConfig):
         shape = _tiny_shape(config, vocab_size=config.vocab_size)
-        if config.images:
-            shape = _with_eyes(config, shape, None)
     else:
         path = _unpacked(config.path)
         try:
@@ -164,9 +144,8 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
         longest = getattr(shape.get_text_config(), "max_position_embeddings", None)
         check_context(longest, config.context)
     with _BUILDING, torch.device("meta"):
-        model: PreTrainedModel = _model_class(images=config.images).from_config(
-            shape, dtype=torch.float32
-        )
+        made = _model_class(images=config.images)
+        model: PreTrainedModel = made.from_config(shape, dtype=torch.float32)
     return model
 
 
@@ -203,7 +182,9 @@ def load_model_dir(
         raise _not_loaded("model", path, error) from error
     prepare(tokenizer, chat)
     if images:
-        _give_vision(model, processor)
+        from turngym.agents.engine.vision import give_vision
+
+        give_vision(model, processor)
     return model.eval(), tokenizer
 
 

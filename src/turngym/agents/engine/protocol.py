@@ -6,16 +6,19 @@ import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from turngym.agents.templates import VISION
 from turngym.errors import ConfigError
 from turngym.types import Routing, TokenSpan
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from turngym.agents.engine.vision import Vision
 
 OnToken = Callable[[int, float, int], None]
 """Called with each token as it is sampled: id, log-prob, policy version."""
@@ -229,3 +232,9 @@ def one_less(free: int, most: int) -> int:
             f"engine: {most} sessions are open; lower the concurrency or raise max_sessions"
         )
     return free - 1
+
+
+def vision_of(holder: Any) -> Vision | None:
+    """Return how a model, a body or a tokenizer reads pictures; None where it sees none."""
+    found: Vision | None = getattr(getattr(holder, "base_model", holder), VISION, None)
+    return found

@@ -28,12 +28,12 @@ from turngym.agents.templates import (
     VISION,
     probed,
     rendered,
-    vision_of,
     with_pictures,
     written_picture,
 )
 from turngym.errors import ConfigError
 from turngym.pictures import PictureFolder, Pixels, data_url
+from turngym.plugins import importing_extra
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -390,12 +390,40 @@ def give_vision(model: PreTrainedModel, processor: Any) -> None:
     if model.base_model is model:
         raise ConfigError(f"images: {name} has no part that reads apart from its head")
     # Models of one tokenizer, a policy and its twin, look at the same pictures.
-    vision = vision_of(processor.tokenizer)
+    vision = getattr(processor.tokenizer, VISION, None)
     if vision is None:
         vision = Vision(processor, int(token))
         vision.check(model.base_model)
+    processor.chat_template = processor.tokenizer.chat_template
     for holder in (model.base_model, processor.tokenizer):
         setattr(holder, VISION, vision)
+
+
+def scaling_processor(
+    tokenizer: PreTrainedTokenizerBase, side: int, patch: int, *, token: str
+) -> Any:
+    """Return the processor of a small Llava model, which scales each picture to a square.
+
+    Args:
+        tokenizer: Of the model.
+        side: Of the square, in pixels.
+        patch: Side of what becomes one token, in pixels.
+        token: Stands for it.
+
+    Raises:
+        MissingExtraError: What reads pictures is not installed.
+    """
+    with importing_extra("a model that sees", "vision"):
+        from transformers import LlavaProcessor, SiglipImageProcessorPil
+
+    return LlavaProcessor(
+        image_processor=SiglipImageProcessorPil(size={"height": side, "width": side}),
+        tokenizer=tokenizer,
+        patch_size=patch,
+        vision_feature_select_strategy="full",
+        image_token=token,
+        num_additional_image_tokens=0,
+    )
 
 
 class _Seen(Exception):
@@ -412,9 +440,7 @@ class Eyes:
             self._body: Any = copy.deepcopy(model.base_model).to(device).eval()
         finally:
             language.layers = layers
-        vision = vision_of(model)
-        assert vision is not None
-        self._vision = vision
+        self._vision: Vision = getattr(model.base_model, VISION)
         self._at = f"{model.base_model_prefix}."
         inner = next(n for n, module in model.base_model.named_modules() if module is language)
         self._body.get_submodule(inner).register_forward_pre_hook(_stop, with_kwargs=True)

@@ -198,10 +198,7 @@ class EpisodeCore:
         return ""
 
     def picture(self) -> Image | None:
-        """Return what the present state looks like, for outcomes that bring no picture.
-
-        uint8 [H, W, 3], as the observation space has it. Must change nothing.
-        """
+        """Return what the state looks like, uint8 [H, W, 3], for outcomes without a picture."""
         return None
 
     def state_files(self) -> Mapping[str, Any]:
@@ -320,7 +317,7 @@ class EpisodeCore:
 
     def _observed(self, outcome: Outcome) -> Observation:
         image = self.picture() if outcome.image is None else outcome.image
-        return {"text": outcome.text} | ({} if image is None else {"image": image})
+        return {"text": outcome.text, **({} if image is None else {"image": image})}
 
     def _opened(self, outcome: Outcome) -> tuple[Observation, Info]:
         observation = self._observed(outcome)
@@ -351,18 +348,16 @@ class EpisodeCore:
 
     def _stepped(self, action: str, parsed: Parsed, outcome: Outcome) -> Step:
         """Return the step; ``_spent`` is then the first limit that it reached, if it goes on."""
-        text, terminated, truncated = outcome.text, outcome.terminated, outcome.truncated
-        self._last_text = text
-        self._over = over = terminated or truncated
+        terminated, truncated = outcome.terminated, outcome.truncated
+        self._last_text, self._over = outcome.text, (over := terminated or truncated)
         if self._log is not None:
-            self._log.turns.append((action, text))
+            self._log.turns.append((action, outcome.text))
         info = self._info(outcome)
         if outcome.invalid_action is not None:
             info["invalid_action"] = outcome.invalid_action
         if over:
             self._note_end(info, _TERMINATED if terminated else _TRUNCATED)
-        observation = self._observed(outcome)
-        spent = None
+        observation, spent = self._observed(outcome), None
         for limit in self.episode_limits:
             if limit.is_spent(action, parsed, observation, info) and spent is None:
                 spent = limit

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllocMixin
 
-from turngym.agents.templates import vision_of
+from turngym.agents.engine.protocol import vision_of
 from turngym.errors import ConfigError
 from turngym.trainers.update.compute import compute_of, layers_of, plain_model
 from turngym.trainers.update.forward import add_measure

@@ -31,10 +31,9 @@ from turngym.agents.engine.models import (
     positions,
     train_tokenizer,
 )
-from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.rendering import EngineModel, Renderer
 from turngym.agents.scripted import ExpertPolicy
-from turngym.agents.templates import vision_of
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, RecordError, TrainingError
 from turngym.nodes import alive, check_room, connect
@@ -140,22 +139,13 @@ async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None 
     async with AsyncExitStack() as opened:  # and closed again where one of these fails
         runner = EpisodeRunner(config, folder.path)
         opened.callback(runner.close)
-        if runner.unseen:
-            logger.warning(
-                "%s shows pictures, and the model reads text alone: set model.images (of a tiny "
-                "one model.image_size) to show them, or turn them off in env.options",
-                ", ".join(runner.unseen),
-            )
         newest = latest_checkpoint(folder.checkpoints)
         checkpoint = None if newest is None else load_checkpoint(newest)
         state = _state_of(checkpoint, config)
         folder.check_metrics(state.metrics_bytes, state.metrics_sha256, newest)
         episodes = await _expert_episodes(config, folder, runner)
         tokenizer, model = _build_policy(config, episodes, runner.instructions.values(), newest)
-        if runner.pictures is not None:
-            vision = vision_of(tokenizer)
-            assert vision is not None
-            vision.pictures = runner.pictures
+        _share_pictures(runner, tokenizer)
         engine = build_engine(
             config.placed_engine,
             model,
@@ -191,6 +181,19 @@ async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None 
             run.start_imitation(episodes)
         opened.pop_all()
     return run
+
+
+def _share_pictures(runner: EpisodeRunner, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let a model that sees look at the pictures of the run; say so where it does not see them."""
+    vision = vision_of(tokenizer)
+    if vision is not None and runner.pictures is not None:
+        vision.pictures = runner.pictures
+    elif runner.unseen:
+        logger.warning(
+            "%s shows pictures, and the model reads text alone: set model.images (of a tiny one "
+            "model.image_size) to show them, or turn them off in env.options",
+            ", ".join(runner.unseen),
+        )
 
 
 def _state_of(checkpoint: Checkpoint | None, config: TrainConfig) -> RunState:

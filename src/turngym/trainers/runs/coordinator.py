@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 from turngym import registry
 from turngym.agents.build import with_parts
 from turngym.agents.engine.config import VllmEngineConfig
-from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.engine.vllm.sampling import FleetView, FollowedServers, ServerSampler
 from turngym.agents.rendering import EngineModel, Renderer
-from turngym.agents.templates import vision_of
 from turngym.coroutines import SIGNALS
 from turngym.environments.gym.process import end_with_parent
 from turngym.errors import ConfigError, TrainingError, TurnGymError

@@ -23,8 +23,7 @@ from torch.distributed import is_initialized
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from turngym.agents.engine.protocol import Experts
-from turngym.agents.templates import vision_of
+from turngym.agents.engine.protocol import Experts, vision_of
 from turngym.errors import ConfigError
 from turngym.trainers.update.compute import (
     ALONE,

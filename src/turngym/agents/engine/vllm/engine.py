@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.models import end_ids
-from turngym.agents.engine.protocol import EngineTraits
+from turngym.agents.engine.protocol import EngineTraits, vision_of
 from turngym.agents.engine.vllm.children import HOST, Child, RayChild, command, free_port
 from turngym.agents.engine.vllm.fleet import Fleet, Member
 from turngym.agents.engine.vllm.replica import Replica, ReplicaError
 from turngym.agents.engine.vllm.sampling import FleetView, ServerSampler, ServerView
 from turngym.agents.engine.vllm.weights import Handover, zero_adapters
-from turngym.agents.templates import vision_of
 from turngym.errors import PolicyFault
 
 if TYPE_CHECKING:

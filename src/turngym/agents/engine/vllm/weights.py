@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.models import LORA_SCALE, positions, save_model_dir
+from turngym.agents.engine.protocol import vision_of
 from turngym.agents.engine.vllm.replica import Publication
-from turngym.agents.templates import vision_of
 from turngym.errors import ConfigError
 
 if TYPE_CHECKING:

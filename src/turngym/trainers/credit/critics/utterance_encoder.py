@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from turngym.agents.engine.protocol import vision_of
 from turngym.agents.rendering import Renderer
-from turngym.agents.templates import vision_of
 from turngym.errors import ConfigError
 from turngym.trainers.samples import TokenIds
 from turngym.trainers.settings.group import UtteranceCritic

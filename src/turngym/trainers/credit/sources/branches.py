@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from turngym.agents.templates import vision_of
+from turngym.agents.engine.protocol import vision_of
 from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.samples import IntArray
 from turngym.trainers.update.compute import ALONE, Ranks, compute_of, plain_model
