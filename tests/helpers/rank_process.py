@@ -49,6 +49,7 @@ QUICK = {
     "offload": ["learner.offload=true", "learner.ranks=2", "learner.microbatch_tokens=32"],
     "fewer samples than ranks": ["algo=grpo"],
     "pictures": ["algo=grpo", "learner.microbatch_tokens=24"],
+    "pictures, whole logits": ["algo=grpo", "learner.microbatch_tokens=24"],
 }
 CASES = QUICK | {
     "dapo": ["algo=dapo", "learner.num_epochs=2"],
@@ -209,8 +210,10 @@ def fail_once(how: str) -> None:
 def learner_of(name: str) -> tuple[TrainConfig, Any, Callable[..., TorchLearner]]:
     overrides = ["env.id=text/maze", "learner.lr=1e-3", "learner.device=cpu"]
     config = load_config(TrainConfig, [*overrides, *CASES[name]])
-    made = {"routing": mixture, "pictures": models.seeing}.get(name, models.model)
+    made = {"routing": mixture, "pictures": models.seeing}.get(name.partition(",")[0], models.model)
     model = copy.deepcopy(made())
+    if name == "pictures, whole logits":  # as of architectures that change them after the head
+        model.config.get_text_config().logit_scale = 0.5
     if name == "lora":
         model = add_lora(model, 3, seed=1)
     backward = config.algo.advantage.updates_last_turn_first
@@ -263,7 +266,7 @@ def samples_of(name: str) -> list[TrainingSample]:
         own = n // 2 if name == "split episodes" else n
         group = own // 2
         one = replace(sample, behaviour_logprobs=behaviour, trajectory=own, group=group)
-        if name == "pictures" and n % 2:  # those of one rank have none
+        if name.startswith("pictures") and n % 2:  # those of one rank have none
             vision = vision_of(models.seeing())
             picture = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
             ids = sample.token_ids.copy()

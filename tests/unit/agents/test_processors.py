@@ -61,12 +61,12 @@ def tokenizer_with(written: str = IMAGE, **named: str) -> Any:
 def built(config: Any) -> Any:
     with seeded(0):
         model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if not weight.any():
-                weight.normal_(std=0.1)
-            elif weight.dim() > 1:
-                weight.mul_(6.0)
+        with torch.no_grad():
+            for weight in model.parameters():
+                if not weight.any():
+                    weight.normal_(std=0.1)
+                elif weight.dim() > 1:
+                    weight.mul_(6.0)
     return model
 
 

@@ -353,7 +353,7 @@ def hidden_states(body: nn.Module, batch: MicroBatch) -> Tensor:
     with computing(body):
         output = body(use_cache=False, **_inputs(body, batch))
     states_BTH: Tensor = output.last_hidden_state
-    return states_BTH + _seeing(body) if is_initialized() else states_BTH
+    return states_BTH + _seeing(body)
 
 
 def _seeing(body: nn.Module) -> Tensor | float:
@@ -361,7 +361,7 @@ def _seeing(body: nn.Module) -> Tensor | float:
 
     Ranks add up gradients of the same weights, and the episodes of one may have no pictures.
     """
-    if vision_of(body) is None:
+    if vision_of(body) is None or not is_initialized():
         return 0.0
     plain: Any = body
     language = {id(weight) for weight in plain.get_decoder().parameters()}
@@ -415,9 +415,10 @@ def _before_head(
     chosen = batch.rows_N, batch.columns_N
     if any(getattr(config, key, none) != none for key, none in NEUTRAL_HEAD.items()):
         replay(plain.base_model, batch.experts_NLK)
+        nothing = _seeing(plain.base_model)  # while its weights are whole
         with computing(plain.base_model):
             output = plain(use_cache=False, **_inputs(plain.base_model, batch))
-        return output.logits[chosen], lambda logits: logits, config.vocab_size
+        return output.logits[chosen] + nothing, lambda logits: logits, config.vocab_size
     # The head is outside of what may be computed in bf16: rounded logits are other probabilities.
     states_NH = hidden_states(plain.base_model, batch)[chosen].float()
     return states_NH, plain.get_output_embeddings(), config.vocab_size
