@@ -36,10 +36,10 @@ class Reports:
         self._generate = Replica._generate
         patch.setattr(Replica, "_generate", lambda *args: self.generate(*args))
 
-    async def generate(self, replica: Replica, ids: Any, more: Any, weights: Any) -> Any:
+    async def generate(self, replica: Replica, ids: Any, more: Any, *rest: Any) -> Any:
         params = dict(more["sampling_params"])
         start = params.pop("routed_experts_prompt_start", None)
-        found = await self._generate(replica, ids, {**more, "sampling_params": params}, weights)
+        found = await self._generate(replica, ids, {**more, "sampling_params": params}, *rest)
         if "logprobs" not in params:  # the probe
             return found
         self.starts.append(start)

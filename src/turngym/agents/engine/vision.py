@@ -33,7 +33,7 @@ from turngym.agents.templates import (
 )
 from turngym.errors import ConfigError
 from turngym.pictures import PictureFolder, Pixels, data_url
-from turngym.plugins import importing_extra
+from turngym.plugins import import_extra, importing_extra
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -365,10 +365,9 @@ class Vision:
 
     def _read(self, texts: list[str], pictures: list[list[Pixels]]) -> dict[str, Tensor]:
         """Return what the processor makes of texts with pictures."""
-        from PIL import Image
-
+        image: Any = import_extra("PIL.Image", "pictures", "vision")
         settings = {"padding": True, "add_special_tokens": False, "return_tensors": "pt"}
-        images = [[Image.fromarray(pixels) for pixels in row] for row in pictures]
+        images = [[image.fromarray(pixels) for pixels in row] for row in pictures]
         with self._reading:
             read: dict[str, Tensor] = dict(self._reader(images=images, text=texts, **settings))
         return {k: v.float() if v.is_floating_point() else v for k, v in read.items()}

@@ -112,7 +112,8 @@ class Library:
         """Return the file of a picture, or None when there is none of that name."""
         if not name.endswith(".png") or not name.removesuffix(".png").isalnum():
             return None
-        folders = dict.fromkeys(path.parent for path in self.sources)
+        # Those of an evaluation lie beside its episodes, those of a run beside their folder.
+        folders = dict.fromkeys(f for path in self.sources for f in path.parents[:2])
         files = (folder / "pictures" / name for folder in folders)
         return next((file for file in files if file.is_file()), None)
 

@@ -217,9 +217,15 @@ class TokenTexts:
         found: dict[int, str] = {}
         for token in set(ids):
             if token not in self._known:
-                self._known[token] = self._tokenizer.decode([token], skip_special_tokens=False)
+                decode = self._tokenizer.decode
+                text = decode([token], skip_special_tokens=False) if token >= 0 else PLACE
+                self._known[token] = text
             found[token] = self._known[token]
         return found
+
+
+PLACE = "▣"
+"""Shown for each place of a picture in token ids."""
 
 
 def token_ids(episode: dict[str, Any]) -> set[int]:

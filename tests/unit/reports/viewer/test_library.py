@@ -1,11 +1,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from helpers.trajectories import episode
 from helpers.viewer import HOSTILE, many_talks, trace, write_talks
+from turngym.agents.engine.models import train_tokenizer
 from turngym.errors import ConfigError
+from turngym.pictures import PictureFolder
 from turngym.records import append_trajectory, read_trajectories
 from turngym.reports.viewer.library import (
     COLUMNS,
@@ -14,7 +17,7 @@ from turngym.reports.viewer.library import (
     read_about,
     read_metrics_of,
 )
-from turngym.reports.viewer.page import read_timeline
+from turngym.reports.viewer.page import PLACE, TokenTexts, read_timeline
 
 
 @pytest.fixture
@@ -141,3 +144,15 @@ def test_a_trace_that_is_none_is_no_timeline_or_an_empty_one(tmp_path: Path, con
     file.write_text(content)
     found = read_timeline(file)
     assert found is None or found["lanes"] == []
+
+
+def test_pictures_of_a_training_run_lie_beside_the_folder_of_its_episodes(tmp_path: Path):
+    many_talks(tmp_path / "trajectories", 2)
+    name = PictureFolder(tmp_path)(np.zeros((2, 3, 3), np.uint8))
+    assert scanned(tmp_path).picture(name) == tmp_path / "pictures" / name
+
+
+def test_places_of_a_picture_have_a_sign_and_no_text(tmp_path: Path):
+    train_tokenizer(["go north"], 262).save_pretrained(tmp_path)
+    found = TokenTexts(tmp_path).of([-1_902_830_746, 70])
+    assert found == {-1_902_830_746: PLACE, 70: found[70]}
