@@ -11,6 +11,7 @@ from turngym.agents.chat.prompting import (
     ChatModel,
     FullHistory,
     History,
+    PictureHistory,
     PlainPrompting,
     Prompting,
     ReActPrompting,
@@ -25,6 +26,7 @@ from turngym.agents.config import (
     HistoryConfig,
     LocalAgentConfig,
     PartsConfig,
+    PictureHistoryConfig,
     SummaryHistoryConfig,
     WindowHistoryConfig,
 )
@@ -210,6 +212,8 @@ def prompting_of(config: PartsConfig) -> Prompting:
 def _history(config: HistoryConfig) -> History:
     if isinstance(config, WindowHistoryConfig):
         return WindowHistory(config.turns, config.keep)
+    if isinstance(config, PictureHistoryConfig):
+        return PictureHistory(config.pictures)
     if isinstance(config, SummaryHistoryConfig):
         return SummaryHistory(config.max_tokens, config.keep)
     return FullHistory()

@@ -150,8 +150,17 @@ class SummaryHistoryConfig(StrictModel):
     """Turns that are kept word for word."""
 
 
+class PictureHistoryConfig(StrictModel):
+    """The model sees all that was said, and the last pictures."""
+
+    type: Literal["pictures"]
+    pictures: int = Field(default=4, ge=1)
+    """Most pictures that are seen; with one more, all but the newest are dropped."""
+
+
 HistoryConfig = Annotated[
-    FullHistoryConfig | WindowHistoryConfig | SummaryHistoryConfig, Field(discriminator="type")
+    FullHistoryConfig | WindowHistoryConfig | SummaryHistoryConfig | PictureHistoryConfig,
+    Field(discriminator="type"),
 ]
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from helpers.models import tokenizer as blind_tokenizer
-from turngym.agents.chat.prompting import ChatMessage
+from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.prompting import ChatMessage, PictureHistory
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder
 from turngym.agents.engine.local import LocalEngine
@@ -25,11 +26,12 @@ from turngym.agents.engine.models import (
 )
 from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.engine.vision import Vision
+from turngym.agents.policy import EpisodeContext
 from turngym.agents.rendering import EngineModel, Renderer
 from turngym.agents.templates import written_picture
 from turngym.errors import ConfigError
 from turngym.trainers.update.forward import BodyWithHead, micro_batches, score
-from turngym.types import Message, TokenSpan
+from turngym.types import Message, TokenSpan, Turn
 
 CONFIG = TinyModelConfig(
     hidden=32, layers=2, heads=2, context=256, image_size=16, patch_size=8
@@ -231,3 +233,26 @@ def test_a_picture_stands_behind_the_text_where_it_changes_what_is_at_the_beginn
 def test_templates_without_a_place_for_pictures_are_refused(template: str):
     with pytest.raises(ConfigError, match="has no place for a picture"):
         written_picture(with_template(template))
+
+
+async def test_old_pictures_are_dropped_all_words_stay_and_a_resumed_episode_goes_on_the_same():
+    engine = LocalEngine(*seeing(), context=256)
+    model = EngineModel(engine, Renderer(seeing()[1]), sampling=Sampling(max_new_tokens=4))
+    agent = ChatAgent(model, history=PictureHistory(2))
+    context = EpisodeContext(
+        env_id="lab/Screens-v0", task_id="screens/train/0", seed=3, instructions=""
+    )
+    seen = [{"text": f"screen {n}", "image": noise(n)} for n in range(6)]
+    first, second = agent.start(context), agent.start(context)
+    played = [await first.act(observation, {}) for observation in seen]
+    assert [turn.starts_segment for turn in played] == [False, False, True, False, True, False]
+    assert played[2].segment_reason == "pictures: 1 of 3 is kept"
+    texts = [message.content for message in played[4].observation if message.role == "user"]
+    assert texts == [f"screen {n}" for n in range(5)]
+    for turn, observation in zip(played, seen, strict=True):
+        shown = [token for span in turn.spans for token in span.token_ids if token < 0]
+        assert shown == [-vision().pictures.keep(observation["image"])] * 4
+    for turn, observation in zip(played[:5], seen, strict=False):
+        fields = ("observation", "action", "spans", "starts_segment")
+        second.replay(observation, {}, Turn(**{name: getattr(turn, name) for name in fields}))
+    assert (await second.act(seen[5], {})).spans == played[5].spans

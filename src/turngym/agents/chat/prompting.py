@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -239,6 +239,30 @@ class WindowHistory(History):
             messages=[*_system(messages), *_unbound(messages[kept:])],
             reason=f"window: the last {self._keep} of {len(starts)} turns are kept",
         )
+
+
+class PictureHistory(History):
+    """All that was said, and the last pictures: screens are most of a long conversation.
+
+    Args:
+        pictures: Most pictures that are seen; with one more, all but the newest are dropped.
+    """
+
+    def __init__(self, pictures: int) -> None:
+        self._pictures = pictures
+
+    async def fit(
+        self, messages: Sequence[ChatMessage], *, tokens: float, ask: Ask
+    ) -> Rewritten | None:
+        """Drop all pictures but the newest when there are too many."""
+        shown = [i for i, entry in enumerate(messages) if entry.image is not None]
+        if len(shown) <= self._pictures:
+            return None
+        kept = [
+            entry if i == shown[-1] else replace(entry, image=None)
+            for i, entry in enumerate(messages)
+        ]
+        return Rewritten(messages=kept, reason=f"pictures: 1 of {len(shown)} is kept")
 
 
 class SummaryHistory(History):
