@@ -346,10 +346,10 @@ class EngineConversation:
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Completion:
         """Return the answer to ``messages``, which must describe the tools themselves."""
-        pixels = sum(0 if entry.image is None else entry.image.size for entry in messages)
-        if pixels <= _SMALL:
+        pictures = [entry.image for entry in messages if entry.image is not None]
+        if self._renderer.vision is None or sum(one.size for one in pictures) <= _SMALL:
             new = self._seen(messages)
-        else:  # it is written to a file
+        else:  # they are written to files
             new = await asyncio.to_thread(self._seen, messages)
         if self._hit_eos is None:
             prompt = self._renderer.opening(new)
