@@ -122,8 +122,10 @@ class PictureFolder:
         digest = hashlib.sha256(str(pixels.shape).encode() + pixels.tobytes()).digest()
         with self._lock:
             number = self._numbers.get(digest)
+        content = png(pixels) if number is None else b""  # takes long, so others need not wait
+        with self._lock:
             if number is None:
-                number = self._numbers[digest] = self._kept(pixels, digest)
+                number = self._numbers[digest] = self._kept(pixels, digest, content)
             self._remember(number, pixels)
         return number
 
@@ -139,9 +141,8 @@ class PictureFolder:
             self._remember(number, pixels_HW3)
         return number
 
-    def _kept(self, pixels: Pixels, digest: bytes) -> int:
+    def _kept(self, pixels: Pixels, digest: bytes, content: bytes) -> int:
         number = int.from_bytes(digest[:4], "big") % (_NUMBERS - 1) + 1
-        content = png(pixels)
         while (file := self._file(number)).exists():
             if np.array_equal(self.pixels(number), pixels):
                 return number
