@@ -38,7 +38,7 @@ from torch import Tensor
 
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import add_lora, load_model_dir, save_model_dir
+from turngym.agents.engine.models import add_lora, load_model_dir, save_model_dir, seeded
 from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.engine.vision import give_vision
 from turngym.agents.rendering import EngineModel, Renderer
@@ -127,9 +127,9 @@ def built(name: str, seed: int = 0) -> tuple[Any, Any, Any]:
         vision_config=EYES | own["eyes"],
         **(untied | token_ids_of(name, own, tokenizer) | own.get("config", {})),
     )
-    torch.manual_seed(seed)
-    model = t.AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
-    with torch.no_grad():  # as they come all tokens are about as likely, whatever was read
+    with seeded(seed), torch.no_grad():
+        model = t.AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+        # As they come all tokens are about as likely, whatever was read.
         for weight_name, weight in model.named_parameters():
             if weight.dim() > 1:
                 weight.mul_(6.0)

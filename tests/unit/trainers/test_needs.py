@@ -119,3 +119,26 @@ def test_training_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not give"):
         train(config("text/maze", TRUTH), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algo=archer"], "wanted algo.advantage.critic.encoder=policy"),
+        (["algo=archer", "algo.advantage.critic.encoder=policy"], ""),
+        (["algo=spa"], ""),
+        (["algo=spa", 'algo.rewards=[{"type": "progress", "body": "small"}]'], "body='policy'"),
+        (["engine.type=vllm", "engine.server=turngym"], "is shown no pictures"),
+    ],
+)
+def test_parts_that_see_nothing_are_refused_beside_a_model_that_sees(
+    overrides: list[str], message: str
+) -> None:
+    settings = ["env.id=text/maze", "model.image_size=16", *overrides]
+    config = load_config(TrainConfig, settings)
+    if not message:
+        check_needs(config)
+        return
+    with pytest.raises(ConfigError, match=message):
+        check_needs(config)
+    check_needs(load_config(TrainConfig, [*settings, "model.image_size=0"]))

@@ -80,10 +80,6 @@ def test_an_unknown_preset_names_the_nearest() -> None:
         (["env.num_train_tasks=64"], "leaves none of env.num_train_tasks=64 to train on"),
         (["rollout.temperature=0"], "rollout.temperature: .*greater than 0"),
         (["model.image_size=20"], "image_size=20 must be a multiple of patch_size=8"),
-        (
-            ["model.image_size=16", "engine.type=vllm", "engine.server=turngym"],
-            "engine.server='turngym' is shown no pictures",
-        ),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(overrides: list[str], message: str) -> None:

@@ -2,7 +2,7 @@
 
 ``CachedDecoder`` runs Llama- and Qwen-shaped models on its own copy of their weights, with one
 key-value cache whose rows each stand at their own position. ``ReplayDecoder`` runs any causal model
-of ``transformers``; it keeps a cache only while the same rows go on one token at a time.
+of ``transformers``; it keeps a cache only while no new row goes on, and each by one token.
 """
 
 from __future__ import annotations
@@ -321,9 +321,9 @@ class CachedDecoder:
 class ReplayDecoder:
     """Any causal model of ``transformers``; rows that cannot be continued are read again.
 
-    While the same rows each grow by one token, the model's own cache is used; otherwise all wanted
-    rows are read from their start, padded on the left. Slower than ``CachedDecoder`` over many
-    turns, and right for every architecture.
+    While the same rows, or fewer of them, each grow by one token, the model's own cache is used;
+    otherwise all wanted rows are read from their start, padded on the left. Slower than
+    ``CachedDecoder`` over many turns, and right for every architecture.
     """
 
     def __init__(

@@ -317,12 +317,11 @@ class EpisodeCore:
 
     def _observed(self, outcome: Outcome) -> Observation:
         image = self.picture() if outcome.image is None else outcome.image
-        return {"text": outcome.text, **({} if image is None else {"image": image})}
+        return {"text": outcome.text} if image is None else {"text": outcome.text, "image": image}
 
     def _opened(self, outcome: Outcome) -> tuple[Observation, Info]:
         observation = self._observed(outcome)
-        self._last_text = outcome.text
-        self._over, self._started = False, True
+        self._last_text, self._over, self._started = outcome.text, False, True
         if self._log is not None:
             self._log.opening = outcome.text
         info = self._info(outcome)
@@ -348,21 +347,21 @@ class EpisodeCore:
 
     def _stepped(self, action: str, parsed: Parsed, outcome: Outcome) -> Step:
         """Return the step; ``_spent`` is then the first limit that it reached, if it goes on."""
-        terminated, truncated = outcome.terminated, outcome.truncated
-        self._last_text, self._over = outcome.text, (over := terminated or truncated)
+        self._last_text = outcome.text
+        self._over = over = outcome.terminated or outcome.truncated
         if self._log is not None:
             self._log.turns.append((action, outcome.text))
         info = self._info(outcome)
         if outcome.invalid_action is not None:
             info["invalid_action"] = outcome.invalid_action
         if over:
-            self._note_end(info, _TERMINATED if terminated else _TRUNCATED)
+            self._note_end(info, _TERMINATED if outcome.terminated else _TRUNCATED)
         observation, spent = self._observed(outcome), None
         for limit in self.episode_limits:
             if limit.is_spent(action, parsed, observation, info) and spent is None:
                 spent = limit
         self._spent = None if over or self._is_replaying else spent
-        return observation, float(outcome.reward), terminated, truncated, info
+        return observation, float(outcome.reward), outcome.terminated, outcome.truncated, info
 
     def _boundary(self, phase: str) -> Boundary:
         """Attribute to the environment what its engine or its programs raise in ``phase``."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turngym import registry
+from turngym.agents.engine.config import VllmEngineConfig
 from turngym.config import load_config, toml_files
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
@@ -17,7 +18,8 @@ from turngym.registry import EnvEntry
 from turngym.tracing import check_tracing
 from turngym.trainers.credit.custom import import_functions
 from turngym.trainers.settings.algo import AlgoConfig, needs_of
-from turngym.trainers.settings.rewards import Need
+from turngym.trainers.settings.group import UtteranceCritic
+from turngym.trainers.settings.rewards import Need, Progress
 from turngym.trainers.settings.train import EnvPart, TrainConfig, recipes
 from turngym.trainers.trackers.base import check_trackers
 
@@ -46,6 +48,8 @@ def check_needs(config: TrainConfig) -> None:
             "learner.routing='replay' takes the experts that vLLM reports: wanted engine.type=vllm "
             "and engine.routing=true"
         )
+    if config.model.images:
+        _check_sight(config)
     check_trackers(config.run.trackers)
     if config.run.opentelemetry:
         check_tracing()
@@ -72,6 +76,30 @@ def check_needs(config: TrainConfig) -> None:
                 f"{_who_gives([need for need in needs if need != 'expert_match'])}"
                 f"{_example(config.algo.name, needs)}"
             )
+
+
+def _check_sight(config: TrainConfig) -> None:
+    """Make sure that all parts of a run of a model that sees can read pictures.
+
+    Raises:
+        ConfigError: One cannot.
+    """
+    if isinstance(config.engine, VllmEngineConfig) and config.engine.server == "turngym":
+        raise ConfigError(
+            "engine.server='turngym' is shown no pictures: with a model that sees wanted "
+            "engine.server='vllm' or engine.type='local'"
+        )
+    critic = getattr(config.algo.advantage, "critic", None)
+    if isinstance(critic, UtteranceCritic) and critic.encoder != "policy":
+        raise ConfigError(
+            f"algo {config.algo.name!r}: an encoder of its critic's own sees no pictures, and the "
+            "model does: wanted algo.advantage.critic.encoder=policy"
+        )
+    if any(isinstance(one, Progress) and one.body == "small" for one in config.algo.rewards):
+        raise ConfigError(
+            f"algo {config.algo.name!r}: body='small' of the reward 'progress' sees no pictures, "
+            "and the model does: wanted body='policy'"
+        )
 
 
 def provided(entries: Iterable[EnvEntry], needs: Collection[Need]) -> list[str]:

@@ -403,11 +403,6 @@ class TrainConfig(StrictModel):
     def _weights_fit(self) -> Self:
         if isinstance(placed := self.placed_engine, VllmEngineConfig):
             placed.check_sender(device=self.learner.device, ranks=self.learner.ranks)
-            if self.model.images and placed.server == "turngym":
-                raise ValueError(
-                    "engine.server='turngym' is shown no pictures: with a model that sees wanted "
-                    "engine.server='vllm' or engine.type='local'"
-                )
         rank = self.engine.adapter_rank if isinstance(self.engine, VllmEngineConfig) else 0
         if not rank:
             return self

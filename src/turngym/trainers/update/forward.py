@@ -353,20 +353,21 @@ def hidden_states(body: nn.Module, batch: MicroBatch) -> Tensor:
     with computing(body):
         output = body(use_cache=False, **_inputs(body, batch))
     states_BTH: Tensor = output.last_hidden_state
-    return states_BTH + _seeing(body)
+    nothing = _seeing(body)
+    return states_BTH if nothing is None else states_BTH + nothing
 
 
-def _seeing(body: nn.Module) -> Tensor | float:
-    """Return 0, by way of all weights that see.
+def _seeing(body: nn.Module) -> Tensor | None:
+    """Return 0, by way of all weights that see; None for a model or a process without need of it.
 
     Ranks add up gradients of the same weights, and the episodes of one may have no pictures.
     """
     if vision_of(body) is None or not is_initialized():
-        return 0.0
+        return None
     plain: Any = body
     language = {id(weight) for weight in plain.get_decoder().parameters()}
     seeing = [w.sum() for w in body.parameters() if w.requires_grad and id(w) not in language]
-    return 0.0 * torch.stack(seeing).sum() if seeing else 0.0
+    return 0.0 * torch.stack(seeing).sum() if seeing else None
 
 
 def _lay(
@@ -418,7 +419,9 @@ def _before_head(
         nothing = _seeing(plain.base_model)  # while its weights are whole
         with computing(plain.base_model):
             output = plain(use_cache=False, **_inputs(plain.base_model, batch))
-        return output.logits[chosen] + nothing, lambda logits: logits, config.vocab_size
+        logits_NV = output.logits[chosen]
+        logits_NV = logits_NV if nothing is None else logits_NV + nothing
+        return logits_NV, lambda logits: logits, config.vocab_size
     # The head is outside of what may be computed in bf16: rounded logits are other probabilities.
     states_NH = hidden_states(plain.base_model, batch)[chosen].float()
     return states_NH, plain.get_output_embeddings(), config.vocab_size

@@ -256,11 +256,6 @@ def new_encoder(
     if config.encoder == "policy":
         start = int(renderer.tokenizer.eos_token_id or 0)
         return PolicyEncoder(config, model=model, start=start, max_batch=max_batch)
-    if renderer.vision is not None:
-        raise ConfigError(
-            f"critic.encoder={config.encoder!r} sees no pictures, and the model does: set "
-            "algo.advantage.critic.encoder=policy, or model.images=false"
-        )
     if config.encoder:
         return PretrainedEncoder(config, decode=renderer.decode_action, max_batch=max_batch)
     vocab_size = max(int(model.config.get_text_config().vocab_size), renderer.vocab_size)

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.models import build_tiny_model
-from turngym.errors import ConfigError
 from turngym.seeding import derive_seed, generator
 from turngym.trainers.credit.base import (
     Components,
@@ -93,11 +92,6 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
         config, context = self._config, self._context
         seed = derive_seed(context.seed, "progress")
         if config.body == "small":
-            if context.renderer.vision is not None:
-                raise ConfigError(
-                    "progress.body='small' sees no pictures, and the model does: set "
-                    "algo.rewards.progress.body=policy, or model.images=false"
-                )
             tokenizer = context.renderer.tokenizer
             model = build_tiny_model(TinyModelConfig(layers=2), tokenizer, seed=seed)
         else:
