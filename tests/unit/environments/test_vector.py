@@ -122,7 +122,7 @@ def test_the_same_step_mode_keeps_the_last_observation_and_info(both):
 
 
 def test_scores_and_truths_keep_their_values():
-    with registered("helpers/Odd-v0", OddInfoEnv) as id:
+    with registered("helpers/Odd-v0", f"{__name__}:OddInfoEnv") as id:
         envs = make_vec(id, 12)
         _, infos = envs.reset(seed=1)
         assert {type(truth) for truth in infos["ground_truth"]} == {dict, np.ndarray}
