@@ -97,6 +97,20 @@ async def test_a_machine_that_goes_away_is_a_fault(provider: tuple[str, dict[str
     await backend.close()
 
 
+@pytest.mark.extra("bwrap")
+@pytest.mark.parametrize("delay_s", [0.001, 0.01, 0.03, 0.3])
+async def test_a_start_that_is_cancelled_leaves_no_machine(
+    e2b: dict[str, Any], delay_s: float
+) -> None:
+    backend = open_backend("e2b", **e2b)
+    starting = asyncio.ensure_future(backend.start(SPEC))
+    await asyncio.sleep(delay_s)
+    starting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await (await starting).close()
+    await backend.close()
+
+
 async def start(name: str, options: dict[str, Any], image: str) -> None:
     backend = open_backend(name, **options)
     try:

@@ -47,12 +47,15 @@ class Rented:
         self.processes[process.pid] = process
         return process
 
-    def end(self) -> None:
-        """Kill every process and remove the files."""
+    async def end(self) -> None:
+        """Kill every process and, once none can write any more, remove the files."""
         for process in self.processes.values():
             with suppress(ProcessLookupError):
                 process.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for _ in range(100):
+            with suppress(OSError):
+                return shutil.rmtree(self.folder)
+            await asyncio.sleep(0.05)
 
 
 def _message(body: dict[str, Any], flags: int = 0) -> bytes:
@@ -61,12 +64,16 @@ def _message(body: dict[str, Any], flags: int = 0) -> bytes:
 
 
 class E2BDouble:
-    """The service: makes and ends sandboxes, and answers for what is inside them."""
+    """The service: makes and ends sandboxes, and answers for what is inside them.
+
+    It refuses to end each the first time, as a busy one may.
+    """
 
     def __init__(self, folder: Path, *, version: int = 2) -> None:
         self._folder = folder
         self._path = "/v2/sandboxes" if version == 2 else "/sandboxes"
         self._rented: dict[str, Rented] = {}
+        self._asked_to_end: set[str] = set()
 
     def app(self) -> Any:
         """Return it as an application."""
@@ -97,10 +104,13 @@ class E2BDouble:
         return _json({**made, "envdVersion": "0.4.0", "envdAccessToken": one.token}, 201)
 
     async def _kill(self, request: Any) -> Any:
-        one = self._rented.pop(request.path_params["id"], None)
+        if (name := request.path_params["id"]) not in self._asked_to_end:
+            self._asked_to_end.add(name)
+            return _refusal(503, "unavailable", "try again")
+        one = self._rented.pop(name, None)
         if one is None or request.headers.get("x-api-key") != KEY:
             return _refusal(404, "not_found", "no such sandbox")
-        one.end()
+        await one.end()
         return _json(None, 204)
 
     def _of(self, request: Any) -> Rented | None:

@@ -84,17 +84,20 @@ class E2BBackend(MachineBackend):
         """See `MachineBackend.machine`. The spec's image is the name of a template."""
         client: httpx.AsyncClient = self._httpx.AsyncClient(timeout=_PATIENCE_S)
         undo.push_async_callback(client.aclose)
-        made = await self._create(client, spec)
+        creation = asyncio.ensure_future(self._create(client, spec))
+        try:
+            made = await asyncio.shield(creation)
+        except asyncio.CancelledError:
+            with suppress(SandboxUnavailable, SandboxRefused):
+                await self._end(client, (await creation)["sandboxID"])
+            raise
         streams: list[EnvdStream] = []
 
         async def release() -> None:
-            with suppress(self._httpx.HTTPError):  # the service ends it when its time is over
-                for one in streams:
+            for one in streams:
+                with suppress(self._httpx.HTTPError):
                     await one.settled()
-                await client.delete(
-                    f"{self._api_url}/sandboxes/{made['sandboxID']}",
-                    headers={"x-api-key": self._key},
-                )
+            await self._end(client, made["sandboxID"])
 
         undo.push_async_callback(release)
         try:
@@ -111,6 +114,14 @@ class E2BBackend(MachineBackend):
         except (self._httpx.HTTPError, EOFError) as error:
             raise SandboxUnavailable(_one_line(error)) from error
         return Machine(id=made["sandboxID"], folder=_HOME, stream=streams[0])
+
+    async def _end(self, client: httpx.AsyncClient, name: str) -> None:
+        """Have the service end a sandbox; after three tries in vain its time ends it."""
+        for _ in range(3):  # a connection that idled may be gone
+            with suppress(self._httpx.HTTPError):
+                url, headers = f"{self._api_url}/sandboxes/{name}", {"x-api-key": self._key}
+                if (await client.delete(url, headers=headers)).status_code < 500:
+                    return
 
     async def _create(self, client: httpx.AsyncClient, spec: SandboxSpec) -> dict[str, Any]:
         body = {
