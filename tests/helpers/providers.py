@@ -53,8 +53,9 @@ class Rented:
             with suppress(ProcessLookupError):
                 process.kill()
         for _ in range(100):
-            with suppress(OSError):
-                return shutil.rmtree(self.folder)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if not self.folder.exists():
+                break
             await asyncio.sleep(0.05)
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome, SnapshotKind
-from turngym.environments.text.base import EngineGame
+from turngym.environments.core.spaces import Image, text_observation_space
+from turngym.environments.text.base import LOOK, EngineGame
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task, split_of
 
@@ -23,6 +24,13 @@ MOVES = {
 }  # fmt: skip
 """Command to minigrid's action number, all of them possible at any time."""
 
+_RULES = (
+    "You are in a grid of rooms. Carry out the instruction. {} You act on the cell right in front "
+    "of you: pick up what is there, drop what you carry, or toggle a door to open it. A locked "
+    "door needs the key of its colour in your hands. To go to a thing, stand right in front of it "
+    "and face it."
+)
+_TILE_PX = 16
 _NO_LIMIT = 1 << 30
 
 
@@ -45,7 +53,7 @@ class BabyAIEnv(EngineGame):
     Action: ``turn left``, ``turn right``, ``go forward``, ``pick up``, ``drop`` or ``toggle`` (open
     or close what is in front). One that has no effect costs the turn, as in minigrid.
     Observation: the instruction, the things in view with steps ahead and to the side, the distance
-    to walls, and what is carried.
+    to walls, and what is carried; with ``picture=True`` what is in view is a picture.
     Reward: 1 when the instruction is carried out, else 0.
     Start: a level that minigrid generates from the task's seed.
     End: terminated when done, or when minigrid sees that it cannot be done any more; the registered
@@ -56,12 +64,7 @@ class BabyAIEnv(EngineGame):
     extra = "babyai"
     modules = ("minigrid",)
     snapshot_kind: ClassVar[SnapshotKind] = "exact"
-    rules = (
-        "You are in a grid of rooms. Carry out the instruction. Places are given as steps ahead of "
-        "you and steps to your left or right. You act on the cell right in front of you: pick up "
-        "what is there, drop what you carry, or toggle a door to open it. A locked door needs the "
-        "key of its colour in your hands. To go to a thing, stand right in front of it and face it."
-    )
+    rules = _RULES.format("Places are given as steps ahead of you and steps to your left or right.")
     commands = Commands({text.replace(" ", "_"): text for text in MOVES})
     difficulties: ClassVar[dict[str, dict[str, Any]]] = {
         level: {"level": level, "moves": moves}
@@ -74,8 +77,16 @@ class BabyAIEnv(EngineGame):
 
     state: GridState
 
-    def __init__(self, *, difficulty: str = "GoToRedBall", **kwargs: Any) -> None:
+    def __init__(
+        self, *, difficulty: str = "GoToRedBall", picture: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(difficulty=difficulty, **kwargs)
+        self.shows_picture = picture
+        if picture:
+            self.rules = _RULES.format(
+                "You see the 7 x 7 cells ahead of you; you are in the middle of the lowest row."
+            )
+            self.observation_space = text_observation_space(image_hw=(7 * _TILE_PX,) * 2)
 
     def start(self, task: Task) -> str:
         """Draw a level of the split that is fair.
@@ -107,14 +118,22 @@ class BabyAIEnv(EngineGame):
 
     def describe(self) -> str:
         world = self.state.world
-        seen, walls = _view(world)
         hands = "nothing" if world.carrying is None else _named(world.carrying)
+        if self.shows_picture:
+            return f"Task: {world.mission}. {LOOK} You carry {hands}."
+        seen, walls = _view(world)
         return (
             f"Task: {world.mission}. You see {', '.join(seen) or 'nothing'}. "
             f"Walls: {', '.join(walls) or 'none in view'}. You carry {hands}."
         )
 
     reminder = describe
+
+    def picture(self) -> Image | None:
+        """Return what is in view as minigrid renders it, where it is shown so."""
+        if not self.shows_picture:
+            return None
+        return np.array(self.state.world.get_pov_render(_TILE_PX), dtype=np.uint8)
 
     def possible_commands(self) -> dict[str, str]:
         return {text: text for text in MOVES}

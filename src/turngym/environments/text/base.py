@@ -160,7 +160,7 @@ class GridGame(TextGame):
         """Return the state as squares of ``CELL_PX`` pixels, where it is shown so."""
         if not self.shows_picture:
             return None
-        return self.cells().repeat(CELL_PX, axis=0).repeat(CELL_PX, axis=1)
+        return squares(self.cells())
 
 
 class EngineGame(GradedGame):
@@ -219,6 +219,11 @@ class EngineGame(GradedGame):
             return command
         parsed = self.commands.parse(command)
         return self.action_format.render(parsed) if isinstance(parsed, Action) else command
+
+
+def squares(cells: NDArray[np.uint8]) -> Image:
+    """Return colours [rows, columns, 3] as a picture of squares of ``CELL_PX`` pixels."""
+    return cells.repeat(CELL_PX, axis=0).repeat(CELL_PX, axis=1)
 
 
 def bearing(at: tuple[int, int], goal: tuple[int, int], *, distances: bool) -> str:

@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 from turngym.environments.core.actions import Action, ActionStyle, Commands, in_style
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
-from turngym.environments.core.spaces import Info
+from turngym.environments.core.spaces import Image, Info, text_observation_space
+from turngym.environments.text.base import LOOK
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task
 
@@ -31,15 +32,18 @@ class GymnasiumEnv(TurnEnv):
         env_or_id: An id for ``gymnasium.make``, a function that makes an environment, or an
             environment, which is copied and never touched.
         actions: What the agent says for each action, in order, for example ``("left", "right")``.
-        describe: Observation and info to text; by default a readable form of both.
+        describe: Observation and info to text; by default a readable form of both, and with
+            ``picture`` no more than that there is one.
         name: First part of task ids; by default the id of the environment.
         success: Sum of rewards and last info to a score; without it episodes have no score.
         rules: What an agent should know before it starts.
         action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
+        picture: Show what ``draw`` returns: the inner environment rendered as ``"rgb_array"``.
         render_mode: ``"ansi"`` or None.
 
     Raises:
-        ConfigError: The action space is not Discrete, or ``actions`` does not name all of it.
+        ConfigError: The action space is not Discrete, ``actions`` does not name all of it, or there
+            is no picture.
 
     A task is a seed of the inner environment, so training and test tasks differ by their seeds
     only; a subclass may sample again until ``accepts`` agrees.
@@ -64,10 +68,12 @@ class GymnasiumEnv(TurnEnv):
         success: Success | None = None,
         rules: str = "",
         action_style: ActionStyle = "commands",
+        picture: bool = False,
         render_mode: str | None = None,
     ) -> None:
         super().__init__(render_mode=render_mode)
-        self.inner = _made(env_or_id)
+        self.shows_picture = picture
+        self.inner = _made(env_or_id, render_mode="rgb_array" if picture else None)
         spec = self.inner.spec
         kind = spec.id if spec is not None else type(self.inner.unwrapped).__name__
         self.name = name or re.sub(r"[^\w.]+", "-", kind).strip("-").lower()
@@ -75,11 +81,15 @@ class GymnasiumEnv(TurnEnv):
         self._first = _first_action(self.inner, actions, self.name)
         self._names = {_identifier(text): text for text in actions}
         self.action_format = in_style(action_style, Commands(self._names))
-        self._describe = describe or readable
+        self._describe = describe or ((lambda *_: LOOK) if picture else readable)
         self._success = success
         self._total = 0.0
         self._observation: Any = None
         self._inner_info: Info = {}
+        if picture:
+            self.inner.reset(seed=0)
+            height, width, _ = self.draw().shape
+            self.observation_space = text_observation_space(image_hw=(height, width))
 
     def begin(self, task: Task) -> Outcome:
         rng = np.random.default_rng(task.seed)
@@ -131,6 +141,10 @@ class GymnasiumEnv(TurnEnv):
         """Return what the agent reads now."""
         return self._describe(self._observation, self._inner_info)
 
+    def picture(self) -> Image | None:
+        """Return what ``draw`` does, where pictures are shown."""
+        return self.draw() if self.shows_picture else None
+
     def close(self) -> None:
         self.inner.close()
 
@@ -150,6 +164,24 @@ class GymnasiumEnv(TurnEnv):
     def reward(self, inner_reward: float, terminated: bool) -> float:
         """Return the reward of a step, which ``terminated`` the episode or not."""
         return inner_reward
+
+    def draw(self) -> Image:
+        """Return what the state looks like, uint8 [H, W, 3], of one size for all states.
+
+        Raises:
+            ConfigError: The inner environment does not draw such a picture.
+        """
+        try:
+            frame: Any = self.inner.render()
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ConfigError(f"{self.name}: no picture: {error}") from error
+        if getattr(frame, "dtype", None) != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+            found = getattr(frame, "shape", type(frame).__name__)
+            raise ConfigError(
+                f"{self.name}: render() returned {found}, wanted uint8 [H, W, 3]; make the "
+                'environment with render_mode="rgb_array"'
+            )
+        return np.array(frame)
 
     def _is_legal(self, number: int) -> bool:
         mask = self._inner_info.get("action_mask")
@@ -172,9 +204,11 @@ def readable(observation: Any, info: Info) -> str:
     return str(observation)
 
 
-def _made(env_or_id: str | InnerEnv | Callable[[], InnerEnv]) -> InnerEnv:
+def _made(
+    env_or_id: str | InnerEnv | Callable[[], InnerEnv], *, render_mode: str | None
+) -> InnerEnv:
     if isinstance(env_or_id, str):
-        return gymnasium.make(env_or_id)
+        return gymnasium.make(env_or_id, render_mode=render_mode)
     if not isinstance(env_or_id, gymnasium.Env):
         return env_or_id()
     try:

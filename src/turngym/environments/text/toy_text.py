@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv as InnerFrozenLake
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from gymnasium.envs.toy_text.taxi import TaxiEnv as InnerTaxi
 
 from turngym.environments.core.actions import ActionStyle
-from turngym.environments.core.spaces import Info
-from turngym.environments.text.base import bearing
+from turngym.environments.core.spaces import Image, Info
+from turngym.environments.text.base import Colour, bearing, squares
 from turngym.environments.text.from_gymnasium import GymnasiumEnv, InnerEnv
 from turngym.errors import require_known
 from turngym.tasks.base import Task, split_of
@@ -22,6 +23,12 @@ Table = Mapping[int, Mapping[int, Sequence[tuple[float, int, float, bool]]]]
 """State, action -> (probability, next state, reward, terminated), as in ``toy_text``."""
 
 Place = tuple[int, int]
+
+_COLOURS: Mapping[str, Colour] = {
+    "S": (240, 240, 240), "F": (240, 240, 240), "H": (40, 40, 40), "G": (90, 170, 60),
+    "@": (30, 90, 220),
+}  # fmt: skip
+"""Of the signs of a lake, in pictures."""
 
 _STEPS = {"south": (1, 0), "north": (-1, 0), "east": (0, 1), "west": (0, -1)}
 
@@ -35,6 +42,7 @@ class TableGame(GymnasiumEnv):
     Args:
         difficulty: A key of ``difficulties``.
         action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
+        picture: Show the state as a picture and not in words.
         render_mode: ``"ansi"`` or None.
     """
 
@@ -47,6 +55,7 @@ class TableGame(GymnasiumEnv):
         *,
         difficulty: str = "easy",
         action_style: ActionStyle = "commands",
+        picture: bool = False,
         render_mode: str | None = None,
     ) -> None:
         require_known(f"difficulty of {self.name}", difficulty, self.difficulties)
@@ -54,11 +63,12 @@ class TableGame(GymnasiumEnv):
         super().__init__(
             self.inner_env,
             actions=self.actions,
-            describe=self.describe,
+            describe=None if picture else self.describe,
             name=f"{self.name}-{difficulty}",
             success=lambda total, _: float(self._won),
             rules=self.manual,
             action_style=action_style,
+            picture=picture,
             render_mode=render_mode,
         )
         self._won = False
@@ -116,7 +126,7 @@ class TaxiEnv(TableGame):
 
     Action: ``south``, ``north``, ``east``, ``west``, ``pick up``, ``drop off``.
     Observation: which way the passenger or the destination lies and which ways are open; hard: the
-    position only, the map is in the rules.
+    position only, the map is in the rules. ``picture=True``: what Gymnasium renders, with pygame.
     Reward: 1 for delivery, else 0.
     Start: a random place of taxi, passenger and destination; easy: at most 10 actions away.
     End: terminated by delivery.
@@ -135,7 +145,12 @@ class TaxiEnv(TableGame):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if self.settings.get("bare"):
+        if self.shows_picture:
+            self.rules = (
+                "Drive the taxi: pick up the passenger, then drop off at the destination. In the "
+                "picture the destination is where the house stands, and walls are dark."
+            )
+        elif self.settings.get("bare"):
             drawing = "\n".join(row.tobytes().decode() for row in self._taxi.desc)
             self.rules = (
                 "Drive the taxi: pick up the passenger, then drop off at the destination. You are "
@@ -145,7 +160,7 @@ class TaxiEnv(TableGame):
             )
 
     def inner_env(self) -> InnerEnv:
-        return InnerTaxi()
+        return InnerTaxi(render_mode="rgb_array")
 
     def instance_key(self) -> str:
         return str(self.state)
@@ -177,7 +192,8 @@ class FrozenLakeEnv(TableGame):
     """Cross the ice without falling into a hole; ``FrozenLake`` that is not slippery.
 
     Action: ``west``, ``south``, ``east``, ``north``; walking off the edge leaves you where you are.
-    Observation: easy: which way the goal lies and which ways are safe; medium and hard: a drawing.
+    Observation: easy: which way the goal lies and which ways are safe; medium and hard: a drawing;
+    with ``picture=True`` one in colours.
     Reward: 1 for the goal, else 0.
     Start: the top left corner of a random lake of 4, 6 or 8 squares a side.
     End: terminated at the goal or in a hole.
@@ -193,15 +209,17 @@ class FrozenLakeEnv(TableGame):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._lake: list[str] = []
         self.rules = "Cross the frozen lake to the goal; a hole ends the game. " + (
-            "@ is you, F ice, H a hole, G the goal, S the start."
+            "In the picture ice is light, holes are dark, the goal is green, you are blue."
+            if self.shows_picture
+            else "@ is you, F ice, H a hole, G the goal, S the start."
             if self.settings.get("drawing")
             else "You are told how far the goal is and which ways lead onto ice."
         )
 
     def inner_env(self) -> InnerEnv:
-        return InnerFrozenLake(is_slippery=False)
+        self.prepare(0)
+        return self.inner
 
     def prepare(self, seed: int) -> None:
         super().prepare(seed)
@@ -209,6 +227,15 @@ class FrozenLakeEnv(TableGame):
             size=self.settings["side"], p=self.settings["ice"], seed=seed
         )
         self.inner = InnerFrozenLake(desc=self._lake, is_slippery=False)
+
+    def draw(self) -> Image:
+        """Return the lake in colours, with you on it."""
+        signs = list("".join(self._lake))
+        signs[int(self.inner.unwrapped.s)] = "@"  # type: ignore[attr-defined]
+        side = len(self._lake)
+        return squares(
+            np.array([_COLOURS[sign] for sign in signs], np.uint8).reshape(side, side, 3)
+        )
 
     def instance_key(self) -> str:
         return "/".join(self._lake)

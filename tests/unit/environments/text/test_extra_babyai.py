@@ -143,3 +143,20 @@ def test_what_minigrid_rejects_is_not_printed_and_standard_output_stays_in_place
     assert len(places) > 1
     assert set(places) == {sys.stdout}  # it belongs to other threads as well
     assert capsys.readouterr().out == ""
+
+
+def test_what_is_in_view_is_shown_as_a_picture() -> None:
+    env, words = BabyAIEnv(picture=True), BabyAIEnv()
+    task = env.task("train", 0)
+    observation, info = env.reset(options={"task": task})
+    said, own = words.reset(options={"task": task})
+    assert env.observation_space.contains(observation)
+    mission = said["text"].partition(" You see")[0]
+    assert observation["text"] == f"{mission} Look at the picture. You carry nothing."
+    assert "7 x 7 cells" in info["instructions"]
+    assert "steps ahead" in own["instructions"]
+    before = env.get_state()
+    after = env.step("turn left")[0]
+    assert (after["image"] != observation["image"]).any()
+    env.set_state(before)
+    assert (env.step("turn left")[0]["image"] == after["image"]).all()

@@ -55,6 +55,51 @@ def test_gymnasium_finds_nothing_wrong():
     check_env(corridor(), skip_render_check=True)
 
 
+class DrawnCorridor(Corridor):
+    """Draws where you are."""
+
+    def __init__(self, *, drawn=None, **kwargs):
+        super().__init__(**kwargs)
+        self.render_mode = "rgb_array"
+        self.drawn = drawn
+
+    def render(self):
+        if self.drawn is not None:
+            return self.drawn
+        picture = np.zeros((4, 7, 3), np.uint8)
+        picture[:, self.at] = 255
+        return picture
+
+
+def test_what_the_inner_environment_draws_is_shown():
+    env = from_gymnasium(DrawnCorridor, actions=NAMES, picture=True)
+    check_env(env, skip_render_check=True)
+    observation, _ = env.reset(seed=0)
+    assert observation["text"] == "Look at the picture."
+    assert env.observation_space.contains(observation)
+    at = env.inner.at
+    assert observation["image"][0, :, 0].nonzero()[0].tolist() == [at]
+    [(after, *_)] = walk(env, ["step right"])
+    assert after["image"][0, :, 0].nonzero()[0].tolist() == [at + 1]
+    both = from_gymnasium(
+        DrawnCorridor, actions=NAMES, picture=True, describe=lambda at, _: f"cell {at}."
+    )
+    assert both.reset(seed=0)[0]["text"] == f"cell {at}."
+    assert "image" not in from_gymnasium(DrawnCorridor, actions=NAMES).reset(seed=0)[0]
+
+
+@pytest.mark.parametrize(
+    ("inner", "message"),
+    [
+        (lambda: DrawnCorridor(drawn=np.zeros((4, 7), np.uint8)), r"returned \(4, 7\), wanted"),
+        (lambda: DrawnCorridor(drawn="...|"), "returned str, wanted uint8"),
+    ],
+)
+def test_what_is_no_picture_is_refused(inner, message):
+    with pytest.raises(ConfigError, match=message):
+        from_gymnasium(inner, actions=NAMES, picture=True)
+
+
 def test_actions_go_by_their_names_in_either_style():
     env = corridor()
     env.reset(seed=0)

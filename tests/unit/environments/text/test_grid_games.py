@@ -5,7 +5,13 @@ import pytest
 
 import turngym
 
-SHOWN = {"text/maze-easy": (9, 9), "text/sokoban-easy": (6, 6), "text/sokoban-medium": (7, 7)}
+SHOWN = {
+    "text/maze-easy": (9, 9),
+    "text/sokoban-easy": (6, 6),
+    "text/sokoban-medium": (7, 7),
+    "text/frozenlake-easy": (4, 4),
+    "text/frozenlake-hard": (8, 8),
+}
 
 
 @pytest.mark.parametrize(("env_id", "cells"), SHOWN.items())

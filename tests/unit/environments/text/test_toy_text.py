@@ -134,3 +134,13 @@ def test_nothing_here_needs_pygame():
         "    env.step(env.unwrapped.expert_action())\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=900)
+
+
+@pytest.mark.extra("pygame")
+def test_taxi_is_shown_as_gymnasium_draws_it():
+    env = TaxiEnv(picture=True)
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observation)
+    after, *_ = env.step(env.expert_action())
+    assert (after["image"] != observation["image"]).any()
+    assert "house" in env.rules
