@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import os
 import shutil
 import struct
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.errors import RecordError
+from turngym.plugins import import_extra
 
 Pixels = NDArray[np.uint8]
 """A picture, shape [H, W, 3]."""
@@ -71,6 +73,22 @@ def pixels_of(file: bytes) -> Pixels:
     return rows[:, 1:].reshape(height, width, 3).copy()
 
 
+def pixels_in(file: bytes) -> Pixels:
+    """Return what an image file of any kind shows, [H, W, 3].
+
+    Raises:
+        ValueError: It cannot be read.
+        MissingExtraError: What reads pictures is not installed.
+    """
+    pillow: Any = import_extra("PIL.Image", "pictures", "vision")
+    try:
+        with pillow.open(io.BytesIO(file)) as picture:
+            return np.asarray(picture.convert("RGB"), dtype=np.uint8)
+    except Exception as error:  # what reads files of others raises anything
+        why = str(error).partition(" <_io.")[0]  # without the address of our bytes
+        raise ValueError(f"no picture that can be read: {why}") from error
+
+
 def data_url(image: Pixels) -> str:
     """Return ``image`` [H, W, 3] as ``data:image/png;base64,...``."""
     return "data:image/png;base64," + base64.b64encode(png(image)).decode()
@@ -94,7 +112,7 @@ class PictureFolder:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = None if folder is None else folder / FOLDER
         self._numbers: dict[bytes, int] = {}
-        """By the digest of the pixels."""
+        """By the digest of the pixels, and of files."""
         self._seen: OrderedDict[int, Pixels] = OrderedDict()
         self._lock = threading.RLock()
 
@@ -129,6 +147,21 @@ class PictureFolder:
             self._remember(number, pixels)
         return number
 
+    def keep_file(self, file: bytes) -> int:
+        """Keep the picture in an image file of any kind, and return its number.
+
+        The file is read once, however often it comes.
+
+        Raises:
+            ValueError: It cannot be read.
+        """
+        digest = hashlib.sha256(file).digest()
+        with self._lock:
+            number = self._numbers.get(digest)
+        if number is None:
+            number = self._numbers[digest] = self.keep(pixels_in(file))
+        return number
+
     def sample(self, pixels_HW3: Pixels) -> int:
         """Return a number for a picture that is looked at right away, and has no file.
 
@@ -147,7 +180,7 @@ class PictureFolder:
             if np.array_equal(self.pixels(number), pixels):
                 return number
             number = number % (_NUMBERS - 1) + 1
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         # Others may be writing the very same picture.
         partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
         partial.write_bytes(content)

@@ -27,7 +27,9 @@ from turngym.agents.engine.models import (
 from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.engine.vision import Vision
 from turngym.agents.policy import EpisodeContext
+from turngym.agents.remote.wire import prompt_ids_of
 from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.serving.answers import prompt_fields
 from turngym.agents.templates import written_picture
 from turngym.errors import ConfigError
 from turngym.trainers.update.forward import BodyWithHead, micro_batches, score
@@ -140,6 +142,18 @@ def test_the_token_of_a_picture_is_not_one_where_the_model_says_it_itself():
     [found] = score(model, [ids], [mask], max_tokens=64)  # else features and places do not match
     assert np.isfinite(found).all()
     assert vision().as_read(ids) == [5, *[token] * 4, tokenizer.eos_token_id, 9]
+
+
+def test_a_chat_answer_says_where_its_pictures_are_and_they_are_put_back():
+    token = seeing()[1].convert_tokens_to_ids(IMAGE)
+    numbers = [vision().pictures.keep(noise(seed)) for seed in (0, 0, 1)]
+    pictures = [token for number in numbers for token in vision().tokens(number)]
+    ids = [5, *pictures, token, 9]  # the last of which the model said itself
+    plain, places = vision().without_numbers(ids), vision().places(ids)
+    assert places == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+    assert plain == [5, *[token] * 13, 9]
+    assert prompt_ids_of(prompt_fields(plain, places), numbers) == ids
+    assert prompt_fields([5, 9], vision().places([5, 9])) == {"prompt_token_ids": [5, 9]}
 
 
 def test_the_wire_has_one_token_and_the_file_of_each_picture():

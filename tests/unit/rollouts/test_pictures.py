@@ -32,6 +32,27 @@ def test_equal_pictures_are_kept_once_and_different_ones_apart(tmp_path: Path):
     assert sorted(p.name for p in (tmp_path / "pictures").iterdir()) == sorted(set(names))
 
 
+@pytest.mark.extra("PIL")
+@pytest.mark.parametrize("kind", ["png", "webp"])
+def test_a_file_of_any_kind_is_read_once(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from PIL import Image
+
+    Image.fromarray(noise(0)).save(file := tmp_path / f"a.{kind}", lossless=True)
+    keep = PictureFolder(tmp_path)
+    number = keep.keep_file(file.read_bytes())
+    monkeypatch.setattr("turngym.pictures.pixels_in", None)
+    assert keep.keep_file(file.read_bytes()) == number == keep.keep(noise(0))
+
+
+@pytest.mark.extra("PIL")
+@pytest.mark.parametrize("file", [b"", b"no image", png(noise(0))[:60]])
+def test_a_file_that_cannot_be_read_is_refused(file: bytes):
+    with pytest.raises(ValueError, match=r"no picture that can be read: [^<]+$"):
+        PictureFolder().keep_file(file)
+
+
 @pytest.mark.parametrize(
     "wrong", [np.zeros((2, 2)), np.zeros((2, 2, 3)), np.zeros((2, 2, 4), "u1")]
 )

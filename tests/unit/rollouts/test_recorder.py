@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from turngym.agents.engine.protocol import Generation
-from turngym.agents.remote.wire import Scrubber, TokenTrace, generation_of
+from turngym.agents.remote.wire import Scrubber, TokenTrace, generation_of, prompt_ids_of
 from turngym.errors import PolicyFault
 from turngym.rollouts.gateway.calls import ChunkCollector
 from turngym.rollouts.gateway.episodes import EpisodeRecorder, Episodes
@@ -141,6 +141,35 @@ def test_pieces_of_tool_calls_go_by_their_number() -> None:
 def test_chunk_of_another_form_is_a_fault(delta: Any) -> None:
     with pytest.raises(PolicyFault, match="another form than OpenAI's"):
         collected({"choices": [{"delta": delta}]})
+
+
+@pytest.mark.parametrize(
+    ("places", "found"),
+    [
+        ([[1, 3], [2]], [5, -7, -8, -7, 6]),
+        ([[1, 3]], None),
+        ([[1, 3], []], None),
+        ([[1, 3], [5]], None),
+        ([[1, 3], [-1]], None),
+        ([[1, 3], 2], None),
+        ({"1": 3}, None),
+        (None, None),
+    ],
+)
+def test_pictures_stand_where_the_server_says_they_are(places: Any, found: Any) -> None:
+    answer = {"prompt_token_ids": [5, 9, 9, 9, 6], "image_places": places}
+    assert prompt_ids_of(answer, [7, 8]) == found
+    assert prompt_ids_of(answer) == [5, 9, 9, 9, 6]
+
+
+def test_a_turn_has_the_last_picture_that_it_shows() -> None:
+    recorder = EpisodeRecorder(env_id="e", task_id="t")
+    said = [Message(role="user", content="see"), Message(role="assistant", content="yes")]
+    for size, pictures in ((1, [3, 1]), (3, [3, 1]), (5, [3, 1, 2])):
+        rows = (said * 3)[:size]
+        recorder.call(rows, said[1], prompt_ids=None, generation=None, usage={}, pictures=pictures)
+    turns = recorder.end(StopReason.TERMINATED).turns
+    assert [turn.picture for turn in turns] == ["00000001.png", None, "00000002.png"]
 
 
 @pytest.mark.parametrize(

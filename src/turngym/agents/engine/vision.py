@@ -11,7 +11,7 @@ import copy
 import re
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -150,7 +150,8 @@ class Vision:
         found = {"input_ids": torch.where(is_seen, self._image_token, plain)}
         if not bool(is_seen.any()):
             return found
-        numbers = [number for row in ids_BT.tolist() for number in self._numbers(row)]
+        rows = ids_BT.tolist()
+        numbers = [-row[places[0]] for row in rows for places in self.places(row)]
         pictures = [[self.pictures.pixels(number)] for number in numbers]
         names = signature(body.forward).parameters
         types = self._place(numbers[0]).types
@@ -327,15 +328,20 @@ class Vision:
     def as_read(self, ids: Sequence[int]) -> list[int]:
         """Return ids as a server says it read them."""
         plain = (self._instead if token == self._image_token else token for token in ids)
-        return [self._image_token if token < 0 else token for token in plain]
+        return self.without_numbers(plain)
 
-    def _numbers(self, ids: Sequence[int]) -> list[int]:
-        """Return the pictures in ``ids``, in their order."""
-        places = [-token for token in ids if token < 0]
-        found, at = list[int](), 0
-        while at < len(places):
-            found.append(places[at])
-            at += self._place(places[at]).count
+    def without_numbers(self, ids: Iterable[int]) -> list[int]:
+        """Return ``ids`` with the model's own token at the places of pictures."""
+        return [self._image_token if token < 0 else token for token in ids]
+
+    def places(self, ids: Sequence[int]) -> list[list[int]]:
+        """Return where in ``ids`` each picture is, in their order."""
+        seen = [at for at, token in enumerate(ids) if token < 0]
+        found, start = list[list[int]](), 0
+        while start < len(seen):
+            count = self._place(-ids[seen[start]]).count
+            found.append(seen[start : start + count])
+            start += count
         return found
 
     def _place(self, number: int) -> _Place:

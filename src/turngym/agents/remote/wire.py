@@ -1,7 +1,8 @@
 """The JSON of OpenAI-compatible servers: what is asked for token ids, and how answers give them.
 
 Field names are vLLM's: ``return_token_ids`` in a request; ``prompt_token_ids``, ``token_ids`` and
-``logprobs`` in an answer. ``policy_versions``, one per token, comes from ``turngym serve policy``.
+``logprobs`` in an answer. From ``turngym serve policy`` alone come ``policy_versions``, one per
+token, and ``image_places``, for each image of the request where in ``prompt_token_ids`` it is.
 
 A chat server gets the whole conversation at every call and renders it anew. Only the ids that it
 reports say what it really read: a template may have dropped earlier thinking, trimmed a text, or
@@ -32,13 +33,34 @@ _ROUNDING = 1e-4
 _FINISH = {"stop": "end", "tool_calls": "end", "length": "length"}
 
 
-def prompt_ids_of(answer: Mapping[str, Any]) -> list[int] | None:
-    """Return what the server read, or None when it does not say."""
+def prompt_ids_of(
+    answer: Mapping[str, Any], pictures: Sequence[int] | None = None
+) -> list[int] | None:
+    """Return what the server read, or None when it does not say.
+
+    Args:
+        answer: Of the server.
+        pictures: Numbers of the request's images, minus which stand at their places then; None to
+            leave what the server has there.
+    """
     for holder in (answer, first_choice(answer)):
         found = holder.get("prompt_token_ids")
         if _are_ids(found):
-            return found
+            places = answer.get("image_places") or []
+            return found if pictures is None else _with_pictures(found, places, pictures)
     return None
+
+
+def _with_pictures(ids: list[int], places: Any, pictures: Sequence[int]) -> list[int] | None:
+    if not isinstance(places, list) or len(places) != len(pictures):
+        return None
+    found = list(ids)
+    for number, own in zip(pictures, places, strict=True):
+        if not _are_ids(own) or not own or max(own) >= len(ids):
+            return None
+        for place in own:
+            found[place] = -number
+    return found
 
 
 def generation_of(answer: Mapping[str, Any]) -> Generation | None:

@@ -26,6 +26,8 @@ class Answer:
 
     model: str
     prompt_ids: tuple[int, ...]
+    image_places: Sequence[Sequence[int]] = ()
+    """Of each image, where in ``prompt_ids`` it is."""
     generation: Generation
     message: Message
     returns_ids: bool
@@ -86,10 +88,21 @@ class Answer:
             "usage": self.usage,
         }
         if self.returns_ids:
-            body["prompt_token_ids"] = list(self.prompt_ids)
+            body |= prompt_fields(self.prompt_ids, self.image_places)
             choice["token_ids"] = list(self.generation.token_ids)
             choice["policy_versions"] = list(self.generation.versions)
         return body
+
+
+def prompt_fields(ids: Sequence[int], image_places: Sequence[Sequence[int]]) -> Json:
+    """Return what an answer says of its prompt.
+
+    Args:
+        ids: Its tokens, the model's own for an image.
+        image_places: Of each image, where in ``ids`` it is.
+    """
+    found: Json = {"prompt_token_ids": list(ids)}
+    return found | {"image_places": image_places} if image_places else found
 
 
 def logprob_row(text: str, logprob: float) -> Json:

@@ -28,6 +28,7 @@ from turngym.agents.serving.answers import (
     TextStream,
     before_stop,
     logprob_row,
+    prompt_fields,
     split_tool_calls,
     tool_call_rows,
     tool_note,
@@ -51,7 +52,6 @@ from turngym.agents.serving.requests import (
 )
 from turngym.agents.serving.weights import WeightRoutes
 from turngym.errors import PolicyFault
-from turngym.pictures import Pixels
 from turngym.seeding import derive_seed
 from turngym.types import Message
 
@@ -144,13 +144,14 @@ class PolicyServer:
         self._check_key(request)
         asked = parse(ChatRequest, await request.body())
         self._check_model(asked)
-        messages = messages_of(asked.messages, None if self._vision is None else self._show)
+        show = None if self._vision is None else self._show
+        messages = await asyncio.to_thread(messages_of, asked.messages, show)  # reads pictures
         shown = _with_tools(messages, asked.usable_tools)
         return await self._answer(request, asked, self._memory.prompt(shown), shown)
 
-    def _show(self, text: str, pictures: Sequence[Pixels]) -> str:
+    def _show(self, text: str, files: Sequence[bytes]) -> str:
         assert self._vision is not None
-        return self._vision.shown(text, *map(self._vision.pictures.keep, pictures))
+        return self._vision.shown(text, *map(self._vision.pictures.keep_file, files))
 
     async def _completion(self, request: Request) -> Response | EventStream:
         self._check_key(request)
@@ -208,7 +209,8 @@ class _Call:
         self._asked = asked
         self._prompt = prompt
         vision = server._vision
-        self._read = prompt if vision is None else tuple(vision.as_read(prompt))
+        self._read = prompt if vision is None else tuple(vision.without_numbers(prompt))
+        self._places = [] if vision is None else vision.places(prompt)
         self._messages = messages
         self._sampling: Sampling = asked.sampling(server._max_new_tokens)
         self._tools = asked.usable_tools if isinstance(asked, ChatRequest) else []
@@ -273,6 +275,7 @@ class _Call:
         answer = Answer(
             model=server.name,
             prompt_ids=self._read,
+            image_places=self._places,
             generation=generation,
             message=message,
             returns_ids=self._asked.return_token_ids,
@@ -311,7 +314,7 @@ class _Call:
             choice = {"index": 0, "delta": delta, "finish_reason": None}
         chunk = self._chunk([choice])
         if self._asked.return_token_ids:
-            chunk["prompt_token_ids"] = list(self._read)
+            chunk |= prompt_fields(self._read, self._places)
         return chunk
 
     def _choice(self, text: str, token: tuple[int, float, int]) -> Json:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.serving.http import BadRequest, Json, json_object, nests_too_deep
-from turngym.pictures import Pixels
-from turngym.plugins import import_extra
 from turngym.types import Message, Role, ToolCall
 
 _ROLES: Mapping[str, Role] = {
@@ -177,8 +173,8 @@ def checked(cls: type[RequestT], found: Json) -> RequestT:
         raise BadRequest(f"{where}: {first['msg']}") from None
 
 
-Show = Callable[[str, Sequence[Pixels]], str]
-"""Returns a text with pictures before it or behind it."""
+Show = Callable[[str, Sequence[bytes]], str]
+"""Returns a text with the pictures of image files before it or behind it."""
 
 
 def messages_of(rows: Sequence[Mapping[str, Any]], show: Show | None = None) -> list[Message]:
@@ -208,12 +204,12 @@ def _message(row: Mapping[str, Any], number: int, show: Show | None) -> Message:
 def _text(content: Any, number: int, show: Show | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    texts, pictures = list[str](), list[Pixels]()
+    texts, images = list[str](), list[Any]()
     for part in content if isinstance(content, list) else [content]:
         kind = part.get("type") if isinstance(part, Mapping) else None
         is_image = kind in ("image_url", "input_image")
         if is_image and show is not None:
-            pictures.append(_pixels(part.get("image_url"), number))
+            images.append(part.get("image_url"))
         elif kind in ("text", "input_text", "output_text"):
             texts.append(str(part.get("text", "")))
         else:
@@ -223,23 +219,21 @@ def _text(content: Any, number: int, show: Show | None) -> str:
                 + (" (an image)" if is_image else "")
             )
     text = "".join(texts)
-    return text if show is None else show(text, pictures)
-
-
-def _pixels(found: Any, number: int) -> Pixels:
-    """Return the picture that a part brings along; nothing is fetched for a client."""
-    pillow: Any = import_extra("PIL.Image", "pictures", "vision")
-    url = found.get("url") if isinstance(found, Mapping) else found
-    kind, _, data = str(url).partition(";base64,")
     try:
-        if not kind.startswith("data:image/"):
-            raise ValueError(f"it is {str(url)[:30]!r}")
-        with pillow.open(io.BytesIO(base64.b64decode(data, validate=True))) as picture:
-            return np.asarray(picture.convert("RGB"), dtype=np.uint8)
-    except (ValueError, OSError, pillow.DecompressionBombError) as error:
+        return text if show is None else show(text, [*map(_file, images)])
+    except ValueError as error:
         raise BadRequest(
             f"messages.{number}.content: wanted an image as data:image/png;base64,... ({error})"
         ) from error
+
+
+def _file(found: Any) -> bytes:
+    """Return the image file that a part brings along; nothing is fetched for a client."""
+    url = str(found.get("url") if isinstance(found, Mapping) else found)
+    kind, _, data = url.partition(";base64,")
+    if not kind.startswith("data:image/"):
+        raise ValueError(f"it is {url[:30]!r}")
+    return base64.b64decode(data, validate=True)
 
 
 def _tool_call(call: Any, number: int) -> ToolCall:

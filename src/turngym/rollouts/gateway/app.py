@@ -14,6 +14,7 @@ the program that runs the agent, with the control key as bearer token:
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -37,6 +38,7 @@ from turngym.agents.serving.http import (
 )
 from turngym.agents.serving.requests import parse
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError
+from turngym.pictures import data_url
 from turngym.rollouts.gateway.bodies import EndBody, OpenBody, RewardBody, check_chat
 from turngym.rollouts.gateway.calls import FAILED, Call, mcp_app, only_choice, without_ours
 from turngym.rollouts.gateway.episodes import Episode, Episodes
@@ -144,8 +146,8 @@ class Gateway:
 
     async def _chat(self, request: Request) -> Response | EventStream:
         asked = json_object(await request.body())
-        messages = check_chat(asked)
-        call = self._call(await self._episode(request), asked, messages)
+        said = await self._checked(asked)
+        call = self._call(await self._episode(request), asked, *said)
         if asked.get("stream"):
             return EventStream(self._chat_stream(call))
         return json_response(without_ours(await self._ask(call), asked))
@@ -159,15 +161,22 @@ class Gateway:
             if before not in episode.responses:
                 raise BadRequest(f"previous_response_id: no response {before!r}", status=404)
             asked = chat_request(body, episode.responses[before])
-        call, writer = self._call(episode, asked, check_chat(asked)), ResponseWriter(body)
+        call = self._call(episode, asked, *await self._checked(asked))
+        writer = ResponseWriter(body)
         if asked.get("stream"):
             return EventStream(self._response_stream(call, writer))
         answer = await self._ask(call)
         episode.responses[writer.id] = [*asked["messages"], answer_row(answer)]
         return json_response(writer.whole(answer))
 
-    def _call(self, episode: Episode, asked: Json, messages: list[Message]) -> Call:
-        return Call(episode, asked, messages, needs_tokens=self._tokens == "yes")
+    async def _checked(self, asked: Json) -> tuple[list[Message], list[int]]:
+        # Pictures are read and kept, which takes long.
+        return await asyncio.to_thread(check_chat, asked, self._episodes.pictures)
+
+    def _call(
+        self, episode: Episode, asked: Json, messages: list[Message], pictures: list[int]
+    ) -> Call:
+        return Call(episode, asked, messages, pictures, needs_tokens=self._tokens == "yes")
 
     async def _ask(self, call: Call) -> Json:
         """Return the whole answer to a chat request, recorded."""
@@ -321,6 +330,8 @@ class Gateway:
                 "observation": episode.hosted.observation,
                 "tools": episode.hosted.tools,
             }
+            if episode.hosted.image is not None:
+                found["image"] = data_url(episode.hosted.image)
             if self._serves_tools:
                 found["mcp_url"] = f"{root}/mcp"
         return json_response(found)

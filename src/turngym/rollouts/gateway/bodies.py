@@ -5,12 +5,14 @@ Of requests to a model only what the gateway reads is named; other fields go on 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from turngym.agents.serving.http import BadRequest, Json
 from turngym.agents.serving.requests import checked, messages_of
+from turngym.pictures import PictureFolder, name_of
 from turngym.types import Message
 
 MAX_REWARD = 1e9
@@ -88,14 +90,28 @@ class _Responses(_Asked):
     text: _Text | None = None
 
 
-def check_chat(body: Json) -> list[Message]:
-    """Return the messages of a chat request, each picture as a word: trajectories hold text.
+def check_chat(body: Json, pictures: PictureFolder) -> tuple[list[Message], list[int]]:
+    """Return the messages of a chat request, and the numbers of their pictures.
+
+    Each picture is the name of its file in them: trajectories hold text.
+
+    Args:
+        body: The request.
+        pictures: Where they are kept.
 
     Raises:
         BadRequest: It cannot be recorded, so it is not asked.
     """
     _one_choice(body)
-    return messages_of([_without_images(row) for row in checked(_Chat, body).messages])
+    numbers = list[int]()
+
+    def show(text: str, files: Sequence[bytes]) -> str:
+        new = [*map(pictures.keep_file, files)]
+        numbers.extend(new)
+        return "\n".join([*(f"[picture {name_of(one)}]" for one in new), *filter(None, [text])])
+
+    rows = [_without_others(row) for row in checked(_Chat, body).messages]
+    return messages_of(rows, show), numbers
 
 
 def check_responses(body: Json) -> None:
@@ -116,7 +132,7 @@ def _one_choice(body: Json) -> None:
         )
 
 
-def _without_images(row: Json) -> Json:
+def _without_others(row: Json) -> Json:
     content = row.get("content")
     return (
         {**row, "content": [_part(part) for part in content]} if isinstance(content, list) else row
@@ -125,6 +141,6 @@ def _without_images(row: Json) -> Json:
 
 def _part(part: Any) -> Json:
     kind = part.get("type", "part") if isinstance(part, dict) else "part"
-    if kind in ("text", "input_text", "output_text"):
+    if kind in ("text", "input_text", "output_text", "image_url", "input_image"):
         return dict(part)
     return {"type": "text", "text": f"[{kind}]"}

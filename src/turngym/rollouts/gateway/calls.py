@@ -35,7 +35,7 @@ T = TypeVar("T")
 PATH = "/episodes/{episode}/mcp"
 _NO_EPISODE = "There is no such episode, or it is over; nothing more can be done."
 
-_OURS = ("prompt_token_ids", "token_ids", "policy_versions")
+_OURS = ("prompt_token_ids", "image_places", "token_ids", "policy_versions")
 """Fields that the gateway asked for and an agent did not."""
 
 
@@ -72,7 +72,7 @@ class ChunkCollector:
         """
         choice = only_choice(chunk)
         for holder in (chunk, choice):
-            for key in ("id", "created", "model", "usage", "prompt_token_ids"):
+            for key in ("id", "created", "model", "usage", "prompt_token_ids", "image_places"):
                 if holder.get(key) is not None:
                     self._head[key] = holder[key]
         for key in ("finish_reason", "stop_reason"):
@@ -159,14 +159,21 @@ class Call:
         episode: Where it is recorded.
         asked: The request.
         messages: Its messages, as they are recorded.
+        pictures: The numbers of the pictures in them.
         needs_tokens: An answer without token ids and log-probs is refused.
     """
 
     def __init__(
-        self, episode: Episode, asked: Json, messages: list[Message], *, needs_tokens: bool
+        self,
+        episode: Episode,
+        asked: Json,
+        messages: list[Message],
+        pictures: list[int],
+        *,
+        needs_tokens: bool,
     ) -> None:
         self.episode, self.asked = episode, asked
-        self._messages = messages
+        self._messages, self._pictures = messages, pictures
         self._needs_tokens = needs_tokens
 
     @contextmanager
@@ -230,9 +237,12 @@ class Call:
             recorder.fault(f"{why}, so turn {recorder.num_turns} is cut off")
 
     def _add_turn(self, answer: Json, usage: Mapping[str, float] | None = None) -> None:
-        prompt_ids, generation = prompt_ids_of(answer), generation_of(answer)
+        prompt_ids, generation = prompt_ids_of(answer, self._pictures), generation_of(answer)
         if self._needs_tokens and (prompt_ids is None or generation is None):
-            raise ConfigError("upstream gives no token ids with log-probs, and tokens=yes asks for")
+            lacks = "no token ids with log-probs"
+            if generation is not None and prompt_ids_of(answer) is not None:
+                lacks = f"no places of the request's {len(self._pictures)} image(s) in its tokens"
+            raise ConfigError(f"upstream gives {lacks}, and tokens=yes asks for them")
         read, sampled = usage_of(answer)
         if not read and prompt_ids is not None and generation is not None:
             read, sampled = float(len(prompt_ids)), float(len(generation.token_ids))
@@ -244,6 +254,7 @@ class Call:
         self.episode.recorder.call(
             self._messages,
             message,
+            pictures=self._pictures,
             prompt_ids=prompt_ids,
             generation=generation,
             usage={"requests": 1.0, **counted, **(usage or {})},

@@ -18,6 +18,7 @@ from typing import IO, Any
 from turngym.agents.engine.protocol import Generation
 from turngym.agents.remote.wire import Scrubber, TokenTrace
 from turngym.errors import ConfigError
+from turngym.pictures import PictureFolder, name_of
 from turngym.records import append_trajectory
 from turngym.rollouts.gateway.hosted import HostedEnv
 from turngym.seeding import derive_seed
@@ -58,6 +59,7 @@ class EpisodeRecorder:
         self._scrubber = scrubber or Scrubber()
         self._turns: list[Turn] = []
         self._said: list[Message] = []
+        self._num_shown = 0
         self._trace = TokenTrace()
         self._early = 0.0
         self._faults: list[str] = []
@@ -81,6 +83,7 @@ class EpisodeRecorder:
         prompt_ids: Sequence[int] | None,
         generation: Generation | None,
         usage: Mapping[str, float],
+        pictures: Sequence[int] = (),
     ) -> Turn:
         """Add one answered call.
 
@@ -90,6 +93,7 @@ class EpisodeRecorder:
             prompt_ids: What the server read, or None when it does not tell.
             generation: What it sampled, or None where it does not say.
             usage: What the call cost.
+            pictures: The numbers of those that the conversation shows.
 
         Returns:
             The new turn.
@@ -109,17 +113,20 @@ class EpisodeRecorder:
         else:
             traced = self._trace.add(prompt_ids, generation)
             spans, starts, reason = traced.spans, traced.starts_segment, traced.reason
+        is_new = starts or not goes_on
+        shown = pictures if is_new else pictures[self._num_shown :]
         turn = Turn(
-            observation=tuple(clean if starts or not goes_on else clean[known:]),
+            observation=tuple(clean if is_new else clean[known:]),
             action=clean_answer,
             spans=spans,
             reward=self._early,
             starts_segment=starts,
             segment_reason=reason,
             usage=dict(usage),
+            picture=name_of(shown[-1]) if shown else None,
         )
         self._early = 0.0
-        self._said = [*messages, answer]
+        self._said, self._num_shown = [*messages, answer], len(pictures)
         self._turns.append(turn)
         return turn
 
@@ -301,6 +308,8 @@ class Episodes:
         self.finished: deque[Trajectory] = deque(maxlen=max_kept)
         """The latest that ended. All of them are in the file, where there is one."""
         self.num_finished = 0
+        self.pictures = PictureFolder(out)
+        """What agents show, beside the trajectories."""
         self.scrubber = scrubber
         self._out = out
         self._list = None if out is None else _OpenList(out)

@@ -78,6 +78,8 @@ class HostedEnv:
         self._learn_actions()
         self.instructions = str(self._env.rules)
         self.observation = self.task_id = ""
+        self.image: Any = None
+        """Picture of what the agent should see, where the environment shows one."""
         self.instructions_in_text = ""
         """Rules, limits and how to act without tools; of the running episode."""
 
@@ -117,13 +119,13 @@ class HostedEnv:
         with Boundary("reset", EnvironmentFault, ConfigError):
             observation, info = await self._env.reset(seed=seed, options=options)
             self._learn_actions()  # a server says its tools when an episode begins
-        self.observation = observation["text"]
+        self.observation, self.image = observation["text"], observation.get("image")
         self.task_id = str(info["task_id"])
         self.instructions_in_text = str(info["instructions"])
         self.is_over = False
         return ToolAnswer(
             text=observation["text"],
-            image=observation.get("image"),
+            image=self.image,
             legal_actions=info.get("legal_actions"),
         )
 
@@ -159,7 +161,7 @@ class HostedEnv:
         except EnvironmentFault:
             self.is_over = True
             raise
-        self.is_over, self.observation = is_over, answer.text
+        self.is_over, self.observation, self.image = is_over, answer.text, answer.image
         return answer
 
     async def end(self) -> float:
