@@ -25,8 +25,7 @@ import aiohttp
 import httpx
 
 from harness import machine
-from helpers.serving import serving
-from turngym.agents.serving.http import guarded_app
+from turngym.agents.serving.http import guarded_app, serving
 
 UNDER_WAY = (8, 96, 400)
 REQUESTS, ROUNDS = 800, 5

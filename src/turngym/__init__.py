@@ -33,6 +33,7 @@ if _TYPE_CHECKING:
     from turngym.environments.text.base import TextGame
     from turngym.environments.text.from_gymnasium import from_gymnasium
     from turngym.rollouts.evaluation.statistics import Evaluation, summarize
+    from turngym.rollouts.gateway.program import ProgramEnv
     from turngym.tasks.base import Task
     from turngym.tasks.problem import AnswerProblem, Cheat, FileProblem, JudgeResult, PageProblem
     from turngym.tasks.sets import GeneratedSet, ListedSet, TaskSet
@@ -52,6 +53,7 @@ _LAZY = {
     "turngym.environments.text.base": "TextGame",
     "turngym.environments.text.from_gymnasium": "from_gymnasium",
     "turngym.rollouts.evaluation.statistics": "Evaluation summarize",
+    "turngym.rollouts.gateway.program": "ProgramEnv",
     "turngym.tasks.base": "Task",
     "turngym.tasks.problem": "AnswerProblem Cheat FileProblem JudgeResult PageProblem",
     "turngym.tasks.sets": "GeneratedSet ListedSet TaskSet",
@@ -61,11 +63,11 @@ _LAZY = {
 
 __all__ = [
     "Action", "AnswerProblem", "AsyncTurnEnv", "Cheat", "CheckReport", "Commands", "Evaluation",
-    "FileProblem", "GeneratedSet", "JsonTools", "JudgeResult", "ListedSet", "Message",
-    "Outcome", "PageProblem", "Policy", "Speaker", "StopReason", "Task", "TaskSet", "TextGame",
-    "Trajectory", "TrajectoryGroup", "Turn", "TurnEnv", "__version__", "check_env",
-    "check_fork", "check_tasks", "compare", "evaluate", "fork", "from_gymnasium", "make",
-    "make_async", "make_vec", "register", "rollout", "speaker", "summarize", "train",
+    "FileProblem", "GeneratedSet", "JsonTools", "JudgeResult", "ListedSet", "Message", "Outcome",
+    "PageProblem", "Policy", "ProgramEnv", "Speaker", "StopReason", "Task", "TaskSet", "TextGame",
+    "Trajectory", "TrajectoryGroup", "Turn", "TurnEnv", "__version__", "check_env", "check_fork",
+    "check_tasks", "compare", "evaluate", "fork", "from_gymnasium", "make", "make_async",
+    "make_vec", "register", "rollout", "speaker", "summarize", "train",
 ]  # fmt: skip
 
 

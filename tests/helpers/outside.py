@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.serving import serving
 from turngym.agents.config import EndpointConfig
 from turngym.agents.remote.endpoint import Endpoint
 from turngym.agents.serving.answers import Answer
+from turngym.agents.serving.http import serving
 from turngym.agents.serving.policy_server import PolicyServer
 from turngym.rollouts.gateway.app import Gateway, Tokens
 from turngym.rollouts.gateway.episodes import Episodes, OpenEnv

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from helpers.serving import serving
+from turngym.agents.serving.http import serving
 
 KEY = "e2b_key-of-the-test"
 TOKEN = "token-of-the-test"

@@ -17,13 +17,13 @@ from typing import Any
 import httpx
 
 from helpers import models
-from helpers.serving import serving
 from turngym.agents.engine.config import TinyModelConfig, VllmEngineConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import build_tiny_model, save_model_dir
 from turngym.agents.engine.vllm.children import command, free_port
 from turngym.agents.engine.vllm.engine import VllmEngine
 from turngym.agents.rendering import Renderer
+from turngym.agents.serving.http import serving
 from turngym.agents.serving.policy_server import PolicyServer
 
 CONTEXT = 64

@@ -25,6 +25,7 @@ SAYS = {
     "07_credit_method.py": "no_circles",
     "08_evaluation.py": "terminated",
     "09_simulated_user.py": "1.0 ['white', 'scarf']",
+    "10_agent_program.py": "score 1.0",
 }
 
 

@@ -29,9 +29,8 @@ from helpers.fake_server import stream as events
 from helpers.models import policy
 from helpers.outside import CONTROL, Bench, bench, gateway
 from helpers.raw_http import send
-from helpers.serving import serving
 from turngym.agents.remote.wire import Scrubber
-from turngym.agents.serving.http import Access
+from turngym.agents.serving.http import Access, serving
 from turngym.agents.serving.policy_server import PolicyServer
 from turngym.records import read_trajectories
 from turngym.rollouts.gateway.episodes import FILE, Episodes

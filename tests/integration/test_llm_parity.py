@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import turngym
-from helpers.serving import serving
 from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.config import ChatConfig
 from turngym.agents.engine.local import LocalEngine
@@ -21,6 +20,7 @@ from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import RemoteChat
 from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.serving.http import serving
 from turngym.agents.serving.policy_server import PolicyServer
 from turngym.rollouts.episode import group_specs
 from turngym.rollouts.evaluation.evaluate import collect

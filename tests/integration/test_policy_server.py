@@ -13,7 +13,6 @@ import pytest
 
 import turngym
 from helpers.models import policy, tokenizer
-from helpers.serving import serving
 from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.config import ChatConfig, CompletionsConfig
@@ -24,7 +23,7 @@ from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import CompletionsEngine, RemoteChat
 from turngym.agents.rendering import EngineModel, Renderer
-from turngym.agents.serving.http import bind
+from turngym.agents.serving.http import bind, serving
 from turngym.agents.serving.policy_server import PolicyServer
 from turngym.errors import ConfigError
 from turngym.rollouts.episode import group_specs

@@ -52,6 +52,17 @@ class EpisodeEnd:
     stop_reason: StopReason
 
 
+def messages_seen(observation: Mapping[str, Any], info: Mapping[str, Any]) -> tuple[Message, ...]:
+    """Return an observation as the messages that it adds to the conversation.
+
+    Args:
+        observation: Its text becomes a user's message.
+        info: Its key ``messages``, of an environment that speaks for itself, goes before.
+    """
+    found: tuple[Message, ...] | None = info.get("messages")
+    return (Message(role="user", content=str(observation["text"])),) if found is None else found
+
+
 class ContextOverflow(Exception):
     """The conversation no longer fits the context; ends the episode as TRUNCATED_CONTEXT."""
 

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from turngym.agents.policy import EpisodeContext, PolicySession, PolicyTurn
+from turngym.agents.policy import EpisodeContext, PolicySession, PolicyTurn, messages_seen
 from turngym.errors import ConfigError, PolicyFault
 from turngym.types import Message, Turn
 
@@ -33,7 +33,7 @@ class _InlineSession:
         self._act = act
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
-        seen = (Message(role="user", content=observation["text"]),)
+        seen = messages_seen(observation, info)
         text = self._act(observation, info)
         return PolicyTurn(observation=seen, action=Message(role="assistant", content=text))
 
@@ -195,7 +195,7 @@ class _Session:
             kind = type(text).__name__
             raise ConfigError(f"the agent's function: an action is a str, got {kind}")
         text = text.encode(errors="replace").decode()  # half of a unicode pair: no file holds it
-        seen = (Message(role="user", content=observation["text"]),)
+        seen = messages_seen(observation, info)
         return PolicyTurn(observation=seen, action=Message(role="assistant", content=text))
 
     def replay(self, observation: Seen, info: Seen, turn: Turn) -> None:

@@ -106,6 +106,8 @@ def add_class(cls: type, id: str) -> EnvEntry:
 def _of_object(found: Any, module: ModuleType, attribute: str) -> EnvEntry:
     """Return the entry of a class or function: its own where it has just one, else a new one."""
     point = f"{module.__name__}:{attribute}"
+    if inspect.isclass(found):  # which another module may have imported
+        point = f"{found.__module__}:{found.__qualname__}"
     known = [entry for entry in registry.entries() if entry.entry_point == point]
     if len(known) == 1:
         return known[0]

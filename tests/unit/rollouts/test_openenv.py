@@ -15,7 +15,7 @@ import pytest
 
 import turngym
 from helpers.envs import LadderEnv
-from helpers.serving import serving
+from turngym.agents.serving.http import serving
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.limits import TurnLimit

@@ -16,9 +16,16 @@ from turngym.agents.chat.prompting import (
     PlainPrompting,
     Prompting,
     Reflection,
+    Rewritten,
     estimated_tokens,
 )
-from turngym.agents.policy import EpisodeContext, EpisodeEnd, PolicySession, PolicyTurn
+from turngym.agents.policy import (
+    EpisodeContext,
+    EpisodeEnd,
+    PolicySession,
+    PolicyTurn,
+    messages_seen,
+)
 from turngym.coroutines import awaited
 from turngym.errors import PolicyFault
 from turngym.seeding import derive_seed
@@ -115,13 +122,11 @@ class _ChatSession:
 
     async def _act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
         self._tools = info.get("tools", self._tools)
-        seen = self._agent.prompting.observation(observation, info)
-        if self._messages and self._messages[-1].call_ids:
-            seen = replace(seen, message=replace(seen.message, role="tool"))
-        new = [seen] if self._messages else [*self._opening(), seen]
+        new, rewritten = self._new(observation, info)
         self._spent = {}
-        whole, tokens = [*self._messages, *new], self._tokens + estimated_tokens(new)
-        rewritten = await self._agent.history.fit(whole, tokens=tokens, ask=self.ask)
+        if rewritten is None:
+            whole, tokens = [*self._messages, *new], self._tokens + estimated_tokens(new)
+            rewritten = await self._agent.history.fit(whole, tokens=tokens, ask=self.ask)
         if rewritten is not None:
             await self._conversation.restart()
             self._messages, new = [], rewritten.messages
@@ -136,6 +141,27 @@ class _ChatSession:
             segment_reason=answer.segment_reason if rewritten is None else rewritten.reason,
             usage=_sum(self._spent, answer.usage) if self._spent else answer.usage,
         )
+
+    def _new(
+        self, observation: Mapping[str, Any], info: Mapping[str, Any]
+    ) -> tuple[list[ChatMessage], Rewritten | None]:
+        """Return what is new, and the whole where the environment has said it anew."""
+        if "messages" in info:  # of a program, which says itself who speaks
+            new = [ChatMessage(message=message) for message in messages_seen(observation, info)]
+        else:
+            seen = self._agent.prompting.observation(observation, info)
+            if self._messages and self._messages[-1].call_ids:
+                seen = replace(seen, message=replace(seen.message, role="tool"))
+            new = [seen]
+        reason = info.get("rewritten") if self._messages else None
+        if reason is None and self._messages:
+            return new, None
+        opening = self._opening()
+        if opening and new[0].message.role == "system":  # one is all that a template takes
+            both = f"{opening[0].message.content}\n\n{new[0].message.content}"
+            opening, new = [ChatMessage(message=Message(role="system", content=both))], new[1:]
+        new = [*opening, *new]
+        return new, None if reason is None else Rewritten(messages=new, reason=reason)
 
     async def ask(self, messages: Sequence[ChatMessage]) -> str:
         """Ask the model something apart from the conversation, and count what it costs."""

@@ -155,6 +155,17 @@ def tool_note(tools: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([f"You may call a tool by ending your answer with {form}. Tools:", *shown])
 
 
+def with_tools(messages: list[Message], tools: Sequence[Json]) -> list[Message]:
+    """Return ``messages`` with the tools described in the system message."""
+    if not tools:
+        return messages
+    note = tool_note(tools)
+    if messages[0].role == "system":
+        first = Message(role="system", content=f"{messages[0].content}\n\n{note}")
+        return [first, *messages[1:]]
+    return [Message(role="system", content=note), *messages]
+
+
 class TextStream:
     """Turns tokens into text as they come, never half a character and never a stop text.
 

@@ -15,13 +15,14 @@ import signal
 import socket
 from collections.abc import (
     AsyncGenerator,
+    AsyncIterator,
     Awaitable,
     Callable,
     Mapping,
     MutableMapping,
     Sequence,
 )
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -382,6 +383,24 @@ def url_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+@asynccontextmanager
+async def serving(app: App, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Serve ``app`` at ``host:port`` inside the block; yields ``http://127.0.0.1:4242``, say."""
+    sock = bind(host, port)
+    server = make_server(app)
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        while not server.started and not task.done():  # noqa: ASYNC110 - it has no event for it
+            await asyncio.sleep(0.01)
+        yield url_of(sock)
+    finally:
+        server.should_exit = True
+        try:
+            await task
+        finally:
+            sock.close()
+
+
 async def serve_until_signal(app: App, sock: socket.socket) -> None:
     """Serve ``app`` at ``sock`` until Ctrl-C or SIGTERM; a second one cuts what is answered."""
     server = make_server(app)
@@ -416,5 +435,6 @@ def make_server(app: App) -> uvicorn.Server:
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    """Whether a line of uvicorn is more than the traceback of a call that the end cuts off."""
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+    """Whether a line of uvicorn is more than the traceback of what the end cuts off."""
+    cut = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not cut and not record.getMessage().rstrip().endswith(".CancelledError")

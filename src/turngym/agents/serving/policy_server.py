@@ -31,7 +31,7 @@ from turngym.agents.serving.answers import (
     prompt_fields,
     split_tool_calls,
     tool_call_rows,
-    tool_note,
+    with_tools,
 )
 from turngym.agents.serving.http import (
     DONE,
@@ -146,7 +146,7 @@ class PolicyServer:
         self._check_model(asked)
         show = None if self._vision is None else self._show
         messages = await asyncio.to_thread(messages_of, asked.messages, show)  # reads pictures
-        shown = _with_tools(messages, asked.usable_tools)
+        shown = with_tools(messages, asked.usable_tools)
         return await self._answer(request, asked, self._memory.prompt(shown), shown)
 
     def _show(self, text: str, files: Sequence[bytes]) -> str:
@@ -347,17 +347,6 @@ class _Call:
         if self._asked.returns_usage:
             chunks.append(self._chunk([]) | {"usage": answer.usage})
         return chunks
-
-
-def _with_tools(messages: list[Message], tools: Sequence[Json]) -> list[Message]:
-    """Return ``messages`` with the tools described in the system message."""
-    if not tools:
-        return messages
-    note = tool_note(tools)
-    if messages[0].role == "system":
-        first = Message(role="system", content=f"{messages[0].content}\n\n{note}")
-        return [first, *messages[1:]]
-    return [Message(role="system", content=note), *messages]
 
 
 def _fault(request: Request, error: Exception) -> Response:

@@ -9,7 +9,7 @@ import base64
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.endpoint import HalfAnswer
@@ -20,17 +20,24 @@ from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymEr
 from turngym.pictures import png
 from turngym.plugins import importing_extra
 from turngym.rollouts.gateway.episodes import Episode
-from turngym.rollouts.gateway.hosted import ToolAnswer
+from turngym.rollouts.gateway.hosted import HostedEnv, ToolAnswer
 from turngym.types import Message
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-Find = Callable[[Any], Episode | None]
-"""The HTTP request to the episode that its key opens, None when there is none."""
-CallTool = Callable[[Episode, str, dict[str, Any]], Awaitable[ToolAnswer]]
-
 T = TypeVar("T")
+
+
+class Hosting(Protocol):
+    """An episode in which an environment may be played by its tools."""
+
+    @property
+    def hosted(self) -> HostedEnv | None:
+        """The environment."""
+
+
+HostingT = TypeVar("HostingT", bound=Hosting)
 
 PATH = "/episodes/{episode}/mcp"
 _NO_EPISODE = "There is no such episode, or it is over; nothing more can be done."
@@ -261,11 +268,14 @@ class Call:
         )
 
 
-def mcp_app(find: Find, call: CallTool) -> Starlette:
+def mcp_app(
+    find: Callable[[Any], HostingT | None],
+    call: Callable[[HostingT, str, dict[str, Any]], Awaitable[ToolAnswer]],
+) -> Starlette:
     """Return the ASGI application that speaks MCP at ``/episodes/KEY/mcp``.
 
     Args:
-        find: Looks an episode up.
+        find: Returns the episode that the key of an HTTP request opens, None where there is none.
         call: Carries a tool call out.
 
     Raises:

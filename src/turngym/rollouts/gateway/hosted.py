@@ -75,6 +75,8 @@ class HostedEnv:
         self._env: Any = as_async(env)
         self._split = split
         self.is_over = True
+        self.stop_reason: StopReason | None = None
+        """Why the environment ended the episode."""
         self._learn_actions()
         self.instructions = str(self._env.rules)
         self.observation = self.task_id = ""
@@ -82,6 +84,8 @@ class HostedEnv:
         """Picture of what the agent should see, where the environment shows one."""
         self.instructions_in_text = ""
         """Rules, limits and how to act without tools; of the running episode."""
+        self.ground_truth: Any = None
+        """What the environment says at the start is the answer; not for the agent."""
 
     def _learn_actions(self) -> None:
         format: ActionFormat = self._env.action_format
@@ -104,6 +108,11 @@ class HostedEnv:
             task = self._env.find_task(chosen)
         return task
 
+    @property
+    def env(self) -> Any:
+        """The environment, with coroutines for calls that may wait."""
+        return self._env
+
     async def reset(
         self, task: Task | None, *, seed: int, split: Split | None = None
     ) -> ToolAnswer:
@@ -116,12 +125,14 @@ class HostedEnv:
         """
         options = {"split": split or self._split} if task is None else {"task": task}
         self.is_over = True  # what was played before; a reset that fails begins nothing
+        self.stop_reason = None
         with Boundary("reset", EnvironmentFault, ConfigError):
             observation, info = await self._env.reset(seed=seed, options=options)
             self._learn_actions()  # a server says its tools when an episode begins
         self.observation, self.image = observation["text"], observation.get("image")
         self.task_id = str(info["task_id"])
         self.instructions_in_text = str(info["instructions"])
+        self.ground_truth = info.get("ground_truth")
         self.is_over = False
         return ToolAnswer(
             text=observation["text"],
@@ -162,6 +173,7 @@ class HostedEnv:
             self.is_over = True
             raise
         self.is_over, self.observation, self.image = is_over, answer.text, answer.image
+        self.stop_reason = answer.stop_reason
         return answer
 
     async def end(self) -> float:

@@ -1,0 +1,313 @@
+"""How a program that is played speaks to its model: as HTTP, one episode at a time.
+
+Under ``/episodes/KEY``, KEY being the episode's own:
+
+    POST /v1/chat/completions    POST /v1/responses    GET /v1/models    /mcp
+    POST /act     {"action": "go north"}, or {"name": "go", "arguments": {...}} -> what is seen
+    POST /end     {"score": 1.0, "reward": 1.0}, of a program with an environment of its own
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import secrets
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from turngym.agents.serving.answers import tool_call_rows, with_tools
+from turngym.agents.serving.http import (
+    DONE,
+    Access,
+    BadRequest,
+    EventStream,
+    Json,
+    error_response,
+    event,
+    guarded_app,
+    json_object,
+    json_response,
+)
+from turngym.agents.serving.requests import ChatRequest, checked, messages_of
+from turngym.environments.core.env import Outcome
+from turngym.errors import EnvironmentFault
+from turngym.rollouts.gateway.calls import mcp_app
+from turngym.rollouts.gateway.hosted import HostedEnv, ToolAnswer
+from turngym.rollouts.gateway.responses import ResponseWriter, answer_row, chat_request
+from turngym.types import Message
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+_CHARS_PER_TOKEN = 4
+_OVER = "the episode is over"
+
+
+@dataclass(slots=True, kw_only=True)
+class Asking:
+    """A question of the program to its model, which waits for the answer."""
+
+    messages: Sequence[Message]
+    """The whole conversation, tools described in it."""
+    tools: Sequence[Json]
+    stops: Sequence[str]
+    answer: asyncio.Future[Message] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class ProgramSide:
+    """What a program has asked and done in one episode.
+
+    Args:
+        hosted: The environment that it acts on, where it has none of its own.
+    """
+
+    def __init__(self, hosted: HostedEnv | None) -> None:
+        self.key = secrets.token_urlsafe(16)
+        self.hosted = hosted
+        self.questions: asyncio.Queue[Asking] = asyncio.Queue()
+        self.asked: Asking | None = None
+        """The question that is shown, until it is answered."""
+        self.score: float | None = None
+        self.responses: dict[str, list[Json]] = {}
+        """Chat messages of each response, which later ones may go on from."""
+        self.is_over = False
+        self._said: list[Message] = []
+        """The conversation up to and with the last answer."""
+        self._reward = 0.0
+
+    def shown(self, asked: Asking) -> Outcome:
+        """Return a question as what is seen: what is new, or all of it where it was rewritten."""
+        self.asked = asked
+        said, whole = self._said, list(asked.messages)
+        pairs = zip(said, whole, strict=False)
+        kept = len([*takewhile(lambda pair: _same(*pair), pairs)])
+        info: dict[str, Any] = {"messages": tuple(whole[kept:])}
+        if said and not kept == len(said) < len(whole):
+            info["messages"] = tuple(whole)
+            info["rewritten"] = f"history was rewritten from message {kept} of {len(said)} on"
+        text = "\n\n".join(message.content for message in info["messages"])
+        return Outcome(text=text, reward=self.take_reward(), info=info)
+
+    def answer(self, message: Message) -> None:
+        """Answer the question that is shown."""
+        asked, self.asked = self.asked, None
+        if asked is not None:
+            self._said = [*asked.messages, message]
+            if not asked.answer.done():
+                asked.answer.set_result(message)
+
+    def take_reward(self) -> float:
+        """Return what was paid since the last call."""
+        reward, self._reward = self._reward, 0.0
+        return reward
+
+    async def ask(self, request: ChatRequest) -> Json:
+        """Return the model's answer, as the body of a chat completion.
+
+        Raises:
+            BadRequest: It asks for what no model here does, or the episode is over.
+        """
+        request.sampling(1)  # refuses what would change the answer
+        tools = request.usable_tools
+        messages = with_tools(messages_of(request.messages), tools)
+        stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+        asked = Asking(messages=messages, tools=tools, stops=[*filter(None, stops)])
+        if self.is_over:
+            raise BadRequest(_OVER, status=410)
+        await self.questions.put(asked)
+        try:
+            return _completion(request.model, messages, await asked.answer)
+        except asyncio.CancelledError:
+            if not asked.answer.cancelled():
+                raise
+            raise BadRequest(_OVER, status=410) from None
+
+    async def act(self, said: Json) -> ToolAnswer:
+        """Carry out what the program does in the inner environment.
+
+        Raises:
+            BadRequest: There is none, or no action.
+        """
+        if self.hosted is None:
+            raise BadRequest("act: this program was given no environment (inner=...)", status=404)
+        if isinstance(said.get("action"), str):
+            answer = await self.hosted.say(said["action"])
+        elif isinstance(said.get("name"), str) and isinstance(said.get("arguments", {}), dict):
+            answer = await self.hosted.call(said["name"], said.get("arguments", {}))
+        else:
+            raise BadRequest('act: wanted {"action": TEXT} or {"name": TOOL, "arguments": {...}}')
+        self._reward += answer.reward
+        return answer
+
+    def end(self, said: Json) -> None:
+        """Take the program's own word for how well it did.
+
+        Raises:
+            BadRequest: There is an environment that says it, or the numbers are none.
+        """
+        if self.hosted is not None:
+            raise BadRequest("end: the inner environment pays and judges this program")
+        score, reward = said.get("score"), said.get("reward", 0.0)
+        if not all(isinstance(one, int | float) for one in (0 if score is None else score, reward)):
+            raise BadRequest('end: wanted {"score": NUMBER, "reward": NUMBER}')
+        if score is not None and not 0 <= score <= 1:
+            raise BadRequest(f"end: score {score} must lie in 0..1")
+        self.score = None if score is None else float(score)
+        self._reward += float(reward)
+
+    def close(self) -> None:
+        """Answer nothing any more."""
+        self.is_over = True
+        waiting = [] if self.asked is None else [self.asked]
+        while not self.questions.empty():
+            waiting.append(self.questions.get_nowait())
+        for asked in waiting:
+            asked.answer.cancel()
+
+
+def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
+    """Return the ASGI application that a program speaks to.
+
+    Args:
+        current: Returns the episode that is played.
+
+    Raises:
+        MissingExtraError: The extra ``serve`` is not installed.
+    """
+
+    def find(request: Request) -> ProgramSide | None:
+        key, side = request.path_params.get("episode", ""), current()
+        matches = side is not None and secrets.compare_digest(key.encode(), side.key.encode())
+        return side if matches and side is not None and not side.is_over else None
+
+    def found(request: Request) -> ProgramSide:
+        if (side := find(request)) is None:
+            raise BadRequest(_OVER, status=410)
+        return side
+
+    async def models(request: Request) -> Response:
+        found(request)
+        model = {"id": "policy", "object": "model", "created": 0, "owned_by": "turngym"}
+        return json_response({"object": "list", "data": [model]})
+
+    async def chat(request: Request) -> Response | EventStream:
+        asked = checked(ChatRequest, json_object(await request.body()))
+        answer = await found(request).ask(asked)
+        return EventStream(_stream(answer, asked)) if asked.stream else json_response(answer)
+
+    async def responses(request: Request) -> Response | EventStream:
+        side, body = found(request), json_object(await request.body())
+        before = body.get("previous_response_id")
+        if before is not None and before not in side.responses:
+            raise BadRequest(f"previous_response_id: no response {before!r}", status=404)
+        asked = chat_request(body, side.responses[before] if before is not None else ())
+        answer, writer = await side.ask(checked(ChatRequest, asked)), ResponseWriter(body)
+        side.responses[writer.id] = [*asked["messages"], answer_row(answer)]
+        if body.get("stream"):
+            return EventStream(_response_stream(answer, writer))
+        return json_response(writer.whole(answer))
+
+    async def act(request: Request) -> Response:
+        answer = await found(request).act(json_object(await request.body()))
+        body: Json = {"observation": answer.text, "is_over": answer.stop_reason is not None}
+        return json_response(body | {"legal_actions": answer.legal_actions})
+
+    async def end(request: Request) -> Response:
+        found(request).end(json_object(await request.body()))
+        return json_response({})
+
+    async def call(side: ProgramSide, name: str, arguments: Json) -> ToolAnswer:
+        return await side.act({"name": name, "arguments": arguments})
+
+    return _app([
+        ("GET", "v1/models", models), ("POST", "v1/chat/completions", chat),
+        ("POST", "v1/responses", responses), ("POST", "act", act), ("POST", "end", end),
+    ], find, call)  # fmt: skip
+
+
+def _app(routes: Sequence[tuple[str, str, Any]], find: Any, call: Any) -> Starlette:
+    """Return the application of ``routes``, with MCP where its library is installed."""
+    tools, others = None, []
+    if importlib.util.find_spec("mcp") is not None:
+        from starlette.routing import Mount
+
+        tools = mcp_app(find, call)
+        others = [Mount("/", app=tools)]
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+        if tools is None:
+            yield
+        else:
+            async with tools.router.lifespan_context(tools):
+                yield
+
+    def broke(request: Request, error: Exception) -> Response:
+        return error_response(BadRequest(str(error), status=500))
+
+    return guarded_app(
+        [(method, f"/episodes/{{episode}}/{path}", answer) for method, path, answer in routes],
+        Access(),
+        others=others,
+        failed={EnvironmentFault: broke},
+        lifespan=lifespan,
+    )
+
+
+def _same(one: Message, other: Message) -> bool:
+    """Say whether a message is what a program makes of ours when it says it again."""
+    calls = [[(call.name, dict(call.arguments)) for call in m.tool_calls] for m in (one, other)]
+    texts = one.content.strip(), other.content.strip()
+    # Some drop the words beside a call.
+    alike = texts[0] == texts[1] or (bool(calls[0]) and not texts[1])
+    return one.role == other.role and alike and calls[0] == calls[1]
+
+
+def _completion(model: str, messages: Sequence[Message], answer: Message) -> Json:
+    name = uuid.uuid4().hex
+    row: Json = {"role": "assistant", "content": answer.content}
+    if answer.tool_calls:
+        row["tool_calls"] = tool_call_rows(name, answer.tool_calls)
+    finish = "tool_calls" if answer.tool_calls else "stop"
+    read = sum(len(message.content) for message in messages) // _CHARS_PER_TOKEN
+    said = len(answer.content) // _CHARS_PER_TOKEN
+    usage = {"prompt_tokens": read, "completion_tokens": said, "total_tokens": read + said}
+    return {
+        "id": f"chatcmpl-{name}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [{"index": 0, "message": row, "finish_reason": finish, "logprobs": None}],
+        "usage": usage,
+    }
+
+
+async def _stream(answer: Json, asked: ChatRequest) -> AsyncGenerator[bytes]:
+    """Yield a whole answer as the events of a stream."""
+    head = {**answer, "object": "chat.completion.chunk"}
+    usage, [choice] = head.pop("usage"), head.pop("choices")
+    message = choice["message"]
+    for delta, finish in ((message, None), ({}, choice["finish_reason"])):
+        yield event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+    if asked.returns_usage:
+        yield event({**head, "choices": [], "usage": usage})
+    yield DONE
+
+
+async def _response_stream(answer: Json, writer: ResponseWriter) -> AsyncGenerator[bytes]:
+    def parts() -> Iterator[bytes]:
+        yield from writer.opening()
+        yield from writer.text(answer["choices"][0]["message"]["content"])
+        yield from writer.closing(answer)
+
+    for part in parts():
+        yield part

@@ -1,0 +1,321 @@
+r"""A whole agent program, unchanged, whose model is the policy: played, evaluated and trained.
+
+The program is the environment of its own model: what it asks next is what is seen, and the answer
+is the action. So rollouts, credit, resuming and evaluation are those of every environment.
+
+    turngym train demo --out runs/mine env.id=turngym:ProgramEnv \
+        env.options.command="python agent.py" env.options.inner=text/maze
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import IO, Any, Literal
+
+from turngym.agents.serving.answers import before_stop, split_tool_calls
+from turngym.agents.serving.http import serving
+from turngym.environments.core.actions import Action, function_tool
+from turngym.environments.core.env import AsyncTurnEnv, Outcome
+from turngym.environments.gym.hosts import as_async
+from turngym.environments.gym.registration import make
+from turngym.errors import ConfigError, EnvironmentFault, require_known
+from turngym.rollouts.gateway.asking import Asking, ProgramSide, program_app
+from turngym.rollouts.gateway.hosted import HostedEnv
+from turngym.tasks.base import Split, Task
+from turngym.types import Message, StopReason
+
+_ENDINGS = ("fault", "end")
+_TAIL_BYTES = 4096
+
+
+class Words:
+    """Actions that are whatever a model says."""
+
+    def instructions(self) -> str:
+        """Return nothing: the program says how to act."""
+        return ""
+
+    def parse(self, text: str) -> Action:
+        """Return ``text`` as it is."""
+        return Action(name="say", arguments={"text": text})
+
+    def render(self, action: Action) -> str:
+        """Return the text of ``action``."""
+        return str(action.arguments["text"])
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the one action."""
+        return [function_tool("say", "Say something.", {"text": {"type": "string"}}, ["text"])]
+
+
+class ProgramEnv(AsyncTurnEnv):
+    """The conversation that a program has with its model; each answer of the model is a turn.
+
+    The program is started anew for each episode and speaks OpenAI's API (chat completions or
+    responses, whole or streamed, with tools) at ``OPENAI_BASE_URL``. How answers are sampled is
+    the policy's matter. ``TURNGYM_TASK`` holds the task as JSON.
+
+    Action: the model's answer; a tool call in it reaches the program as such.
+    Observation: what the program says since the last answer, in ``info["messages"]`` as messages.
+        Where it has rewritten what was said before, the conversation begins anew.
+    Reward: of the inner environment, which the program acts on at ``TURNGYM_URL``/act or
+        ``TURNGYM_MCP_URL``; without one, what the program posts to ``TURNGYM_URL``/end.
+    Start: the program's first question.
+    End: terminated when the program ends, or asks on although the inner environment is over.
+
+    Args:
+        command: The program, as in a shell, or its words.
+        inner: The environment that it acts on; "" for a program that has its own.
+        inner_options: What ``inner`` is made with.
+        folder: Where the program runs; here by default.
+        variables: More environment variables.
+        timeout_s: Longest time that the program takes between an answer and its next question, or
+            its end.
+        crash: What an exit code other than 0 is: ``"fault"``, so that the episode does not count,
+            or ``"end"``, which judges what is there.
+        render_mode: ``"ansi"`` or None.
+    """
+
+    name = "program"
+    action_format = Words()
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        *,
+        inner: str = "",
+        inner_options: Mapping[str, Any] | None = None,
+        folder: str = "",
+        variables: Mapping[str, str] | None = None,
+        timeout_s: float = 600.0,
+        crash: Literal["fault", "end"] = "fault",
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(render_mode=render_mode)
+        self.command = shlex.split(command) if isinstance(command, str) else list(command)
+        if not self.command:
+            raise ConfigError("program: command is empty; wanted how it is started")
+        require_known("program: crash", crash, _ENDINGS)
+        self.timeout_s, self.crash = timeout_s, crash
+        self._folder, self._variables = folder or None, dict(variables or {})
+        self._hosted: HostedEnv | None = None
+        if inner:
+            env = as_async(make(inner, **(inner_options or {})))
+            self._hosted = HostedEnv(env, env_id=inner, options=inner_options)
+        self._server: AsyncExitStack | None = None
+        self._url = ""
+        self._side: ProgramSide | None = None
+        self._running: _Running | None = None
+        self._last_line = ""
+
+    @property
+    def instructions(self) -> str:
+        """Nothing: the program says what its model should know."""
+        return ""
+
+    def count(self, split: Split) -> int | None:
+        """Return the number of tasks of the inner environment, or None."""
+        return None if self._hosted is None else self._hosted.env.count(split)
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return a task of the inner environment; else a seed for the program."""
+        if self._hosted is None:
+            return super().task(split, index)
+        return self._hosted.task(index, split)
+
+    def find_task(self, task_id: str) -> Task:
+        """See `EpisodeCore.find_task`."""
+        return super().find_task(task_id) if self._hosted is None else self._hosted.task(task_id)
+
+    async def begin(self, task: Task) -> Outcome:
+        """Start the program and wait for its first question.
+
+        Raises:
+            ConfigError: There is no such program.
+            EnvironmentFault: It ended before it asked anything, or takes too long.
+        """
+        await self._stop()
+        given: dict[str, Any] = {"id": task.id, "split": task.split, "seed": task.seed}
+        if self._hosted is not None:
+            seed = int(self.np_random.integers(1 << 31))
+            opening = await self._hosted.reset(task, seed=seed)
+            given["instructions"] = self._hosted.instructions_in_text
+            given |= {"observation": opening.text, "tools": self._hosted.tools}
+        if self._server is None:
+            self._server = AsyncExitStack()
+            app = program_app(lambda: self._side)
+            self._url = await self._server.enter_async_context(serving(app))
+        side = self._side = ProgramSide(self._hosted)
+        self._running = await self._start(side, given)
+        outcome = await self._next(side)
+        if outcome.terminated or outcome.truncated:
+            raise self._fault("it ended before it asked its model anything")
+        if self._hosted is not None and self._hosted.ground_truth is not None:
+            outcome.info = {**(outcome.info or {}), "ground_truth": self._hosted.ground_truth}
+        return outcome
+
+    async def turn(self, action: Action) -> Outcome:
+        """Give the program its model's answer and wait for its next question.
+
+        Raises:
+            EnvironmentFault: It broke, or takes too long.
+        """
+        side = self._side
+        assert side is not None
+        side.answer(_message(side.asked, str(action.arguments["text"])))
+        return await self._next(side)
+
+    def score(self) -> float | None:
+        """Return the score of the inner environment; else what the program has said."""
+        if self._side is None:
+            return None
+        return self._side.score if self._hosted is None else self._hosted.score()
+
+    async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # may be one
+        """End the program; what it left of the inner environment is judged."""
+        await self._stop()
+        if self._hosted is None or self._hosted.is_over:
+            return None
+        return Outcome(text="The program was ended.", reward=await self._hosted.end())
+
+    # The rest says something of programs that act as their model says, word for word.
+
+    def state_key(self) -> str | None:
+        """Return that of the inner environment."""
+        return None if self._hosted is None else self._hosted.env.state_key()
+
+    def potential(self) -> float | None:
+        """Return that of the inner environment."""
+        return None if self._hosted is None else self._hosted.env.potential()
+
+    def answer(self, ground_truth: str) -> str | None:
+        """Return that of the inner environment."""
+        return None if self._hosted is None else self._hosted.env.answer(ground_truth)
+
+    def legal_actions(self) -> list[str] | None:
+        """Return those of the inner environment."""
+        return None if self._hosted is None else self._hosted.env.legal_actions()
+
+    def expert_action(self) -> str:
+        """Return what the expert of the inner environment would say.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        found: str = (
+            super().expert_action() if self._hosted is None else self._hosted.env.expert_action()
+        )
+        return found
+
+    async def close(self) -> None:
+        """End the program and the server that it speaks to."""
+        await self._stop()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.aclose()
+        if self._hosted is not None:
+            await self._hosted.close()
+
+    async def _start(self, side: ProgramSide, given: Mapping[str, Any]) -> _Running:
+        base = f"{self._url}/episodes/{side.key}"
+        variables = {
+            "OPENAI_BASE_URL": f"{base}/v1",
+            "OPENAI_API_BASE": f"{base}/v1",
+            "OPENAI_API_KEY": side.key,
+            "TURNGYM_URL": base,
+            "TURNGYM_MCP_URL": f"{base}/mcp",
+            "TURNGYM_TASK": json.dumps(given),
+        }
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.command,
+                env={**os.environ, **variables, **self._variables},
+                cwd=self._folder,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        except BaseException as error:
+            output.close()
+            if not isinstance(error, OSError):
+                raise
+            what = error.filename or self.command[0]
+            raise ConfigError(f"program: {what!r} cannot be used: {error.strerror}") from error
+        return _Running(process, output)
+
+    async def _next(self, side: ProgramSide) -> Outcome:
+        """Return the next question, or the end."""
+        running = self._running
+        assert running is not None
+        asking = asyncio.ensure_future(side.questions.get())
+        ending = asyncio.ensure_future(running.process.wait())
+        try:
+            done, _ = await asyncio.wait(
+                {asking, ending}, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            ending.cancel()
+            if not asking.done():
+                asking.cancel()
+        hosted, code = self._hosted, running.process.returncode
+        if asking in done and not (hosted is not None and hosted.is_over):
+            return side.shown(asking.result())
+        await self._stop()
+        if not done:
+            raise self._fault(f"no question and no end within {self.timeout_s:g} s")
+        if asking not in done and code and self.crash == "fault":
+            raise self._fault(f"exit code {code}")
+        reward = side.take_reward()
+        if hosted is not None and not hosted.is_over:
+            reward += await hosted.end()
+        reason = None if hosted is None else hosted.stop_reason
+        is_cut = reason not in (None, StopReason.TERMINATED)
+        return Outcome(
+            text="The program is over.", reward=reward, terminated=not is_cut, truncated=is_cut
+        )
+
+    def _fault(self, what: str) -> EnvironmentFault:
+        said = f": {self._last_line}" if self._last_line else ""
+        return EnvironmentFault(f"program {shlex.join(self.command)!r}: {what}{said}")
+
+    async def _stop(self) -> None:
+        running, self._running = self._running, None
+        if self._side is not None:
+            self._side.close()
+        if running is not None:
+            self._last_line = await running.stop()
+
+
+class _Running:
+    """A program that was started, and what it writes."""
+
+    def __init__(self, process: asyncio.subprocess.Process, output: IO[bytes]) -> None:
+        self.process = process
+        self._output = output
+
+    async def stop(self) -> str:
+        """Kill it, with what it has started, and return the last line that it wrote."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await self.process.wait()
+        with self._output as output:
+            output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = output.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]
+
+
+def _message(asked: Asking | None, text: str) -> Message:
+    """Return an answer as the program gets it, half of a unicode pair as a question mark."""
+    text = text.encode(errors="replace").decode()
+    if asked is None:
+        return Message(role="assistant", content=text)
+    return split_tool_calls(before_stop(text, asked.stops), asked.tools)

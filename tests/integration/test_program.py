@@ -1,0 +1,342 @@
+"""Agent programs, unchanged, as environments of their own model: played, resumed and trained."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.models import model, policy, tokenizer
+from helpers.signals import SIGNALS, register_for_a_while
+from turngym.agents.rendering import Renderer
+from turngym.config import load_config
+from turngym.environments.gym.face import as_gym
+from turngym.errors import ConfigError, EnvironmentFault, Interrupted
+from turngym.rollouts.episode import EpisodeSpec, rollout
+from turngym.rollouts.gateway.program import ProgramEnv
+from turngym.trainers.loop import train
+from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.checkpoints import find_model
+from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.update.forward import score
+from turngym.types import StopReason, Trajectory
+
+pytestmark = [pytest.mark.extra("starlette", "uvicorn")]
+
+HEAD = """
+import http.client, json, os, sys, urllib.parse
+task = json.loads(os.environ["TURNGYM_TASK"])
+def post(path, body, base=os.environ["TURNGYM_URL"]):
+    url = urllib.parse.urlsplit(base + path)
+    line = http.client.HTTPConnection(url.hostname, url.port)
+    line.request("POST", url.path, json.dumps(body), {"content-type": "application/json"})
+    answer = line.getresponse()
+    said = answer.read()
+    if answer.status == 410:
+        sys.exit("it is over")
+    return json.loads(said)
+def ask(said, **more):
+    body = post("/v1/chat/completions", {"model": "any", "messages": said, **more})
+    return body["choices"][0]["message"] if "choices" in body else body
+def row(text, role="user"):
+    return {"role": role, "content": text}
+"""
+"""What the programs begin with. No client library, which takes a second to start."""
+
+PLAYS = """
+said = [row(task["instructions"], "system"), row(task["observation"])]
+while True:
+    said.append(row(ask(said)["content"], "assistant"))
+    found = post("/act", {"action": said[-1]["content"]})
+    said.append(row(found["observation"]))
+    if found["is_over"]:
+        break
+"""
+"""Does what its model says, word for word."""
+
+REWRITES = PLAYS.replace("    if found", "    said = [said[0], said[-1]]\n    if found")
+"""Forgets all but the last observation."""
+
+OWN = """
+answers = [ask([row(f"say {n} in {task['split']}")])["content"] for n in range(2)]
+post("/end", {"score": float(answers == ["0", "1"]), "reward": 2.0})
+"""
+"""Has an environment of its own, and two conversations."""
+
+
+@pytest.fixture(autouse=True)
+def lights(monkeypatch: pytest.MonkeyPatch) -> None:
+    register_for_a_while(monkeypatch)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Any:
+    """Return what makes an environment of a program's text."""
+
+    def make(text: str, **settings: Any) -> ProgramEnv:
+        return ProgramEnv(command(tmp_path, text), **settings)
+
+    return make
+
+
+def command(folder: Path, text: str) -> list[str]:
+    file = folder / "agent.py"
+    file.write_text(HEAD + text)
+    return [sys.executable, "-S", "-E", str(file)]
+
+
+async def played(env: ProgramEnv, *answers: str) -> list[Any]:
+    """Return what the steps of an episode give."""
+    await env.reset(seed=0)
+    return [await env.step(answer) for answer in answers]
+
+
+async def test_a_program_is_played_and_another_one_goes_on_where_it_stands(program: Any) -> None:
+    env = program(PLAYS, inner="text/maze")
+    observation, info = await env.reset(seed=1)
+    assert [message.role for message in info["messages"]] == ["system", "user"]
+    assert info["messages"][1].content in observation["text"]
+    assert info["instructions"] == ""
+    assert info["state_key"]
+    assert env.expert_action() in info["legal_actions"]
+    observation, *_ = await env.step(env.expert_action())
+    [other] = await env.fork(1)
+    for one in (env, other):
+        over, info = False, {}
+        while not over:
+            observation, reward, over, _, info = await one.step(one.expert_action())
+            assert reward == float(over)
+            if not over:
+                assert [message.role for message in info["messages"]] == ["user"]
+        assert observation["text"] == "The program is over."
+        assert (info["stop_reason"], info["score"]) == ("terminated", 1.0)
+        await one.close()
+
+
+async def test_it_is_a_gymnasium_environment_and_ends_at_limits(program: Any) -> None:
+    face = as_gym(program(PLAYS, inner="text/maze", inner_options={"max_turns": 2}))
+    face.reset(seed=1)
+    face.step("go nowhere")
+    *_, terminated, truncated, info = face.step("go nowhere")
+    assert (terminated, truncated, info["stop_reason"]) == (False, True, "truncated_env")
+    assert info["score"] == 0.0
+    face.close()
+
+
+async def test_sampled_tokens_are_kept_and_a_history_that_is_rewritten_opens_a_segment(
+    program: Any,
+) -> None:
+    def whole(trajectory: Trajectory) -> list[list[tuple[int, float]]]:
+        """Return each conversation as tokens with their log-probs, NaN where none was sampled."""
+        found: list[list[tuple[int, float]]] = []
+        for number, turn in enumerate(trajectory.turns):
+            if turn.starts_segment or number == 0:
+                found.append([])
+            for span in turn.spans:
+                logprobs = span.logprobs if span.sampled else [math.nan] * len(span.token_ids)
+                found[-1] += zip(span.token_ids, logprobs, strict=True)
+        return found
+
+    short = 'row(task["instructions"], "system"), '  # for the context of the model
+    for text, segments in ((PLAYS, 1), (REWRITES, 4)):
+        env = program(text.replace(short, ""), inner=SIGNALS)
+        task = env.task("train", 5)
+        spec = EpisodeSpec(env_id="program", task=task, env_seed=1, policy_seed=2)
+        trajectory = await rollout(env, policy(), spec)
+        assert trajectory.stop_reason is StopReason.TRUNCATED_ENV
+        assert len(trajectory.turns) == 4
+        conversations = whole(trajectory)
+        assert len(conversations) == segments
+        first = trajectory.turns[0]
+        opening = Renderer(tokenizer()).opening(first.observation)
+        assert first.spans[0].token_ids == opening
+        reasons = [turn.segment_reason or "" for turn in trajectory.turns]
+        assert [reason[:39] for reason in reasons[1:]] == [
+            "history was rewritten from message 1 of" if segments > 1 else ""
+        ] * 3
+        ids = [np.array([token for token, _ in one]) for one in conversations]
+        told = [np.array([logprob for _, logprob in one]) for one in conversations]
+        masks = [~np.isnan(one) for one in told]
+        own = score(model(), ids, masks, max_tokens=4096)
+        for mine, theirs, mask in zip(own, told, masks, strict=True):
+            np.testing.assert_allclose(mine[mask], theirs[mask], atol=1e-5)
+        await env.close()
+
+
+async def test_tools_reach_the_program_as_calls_and_streams_are_whole(program: Any) -> None:
+    tool = {"type": "function", "function": {"name": "go", "parameters": {"type": "object"}}}
+    env = program(f"""
+tools = [{tool!r}]
+said = [row("play", "system"), row("where to?")]
+answer = ask(said, tools=tools)
+call = answer["tool_calls"][0]["function"]
+found = post("/act", {{"name": call["name"], "arguments": json.loads(call["arguments"])}})
+said += [answer | {{"content": None}}, {{"role": "tool", "content": found["observation"]}}]
+said.append(ask(said, tools=tools))
+assert ask([*said, row("?")], temperature=0.5)["content"] == "three", said
+""", inner="text/maze")  # fmt: skip
+    _, info = await env.reset(seed=1)
+    first, second = info["messages"]
+    assert '"name": "go"' in first.content
+    assert first.content.startswith("play\n\n")
+    assert second.content == "where to?"
+    call = json.dumps({"name": "go", "arguments": {"direction": "east"}})
+    _, _, _, _, info = await env.step(f"I go. {call}")
+    assert "rewritten" not in info
+    assert [message.role for message in info["messages"]] == ["tool"]
+    await env.step("two")
+    _, _, terminated, _, info = await env.step("<think>no</think>three")
+    assert terminated
+    assert info["score"] == 0.0
+    await env.close()
+
+
+@pytest.mark.extra("openai")
+async def test_the_client_library_and_its_dialects(program: Any) -> None:
+    env = program("""
+from openai import OpenAI
+client = OpenAI(max_retries=0)
+rows = [row("hello")]
+stream = client.chat.completions.create(model="any", messages=rows, stream=True)
+rows.append(row("".join(one.choices[0].delta.content or "" for one in stream), "assistant"))
+assert rows[-1]["content"] == "hi", rows
+made = client.responses.create(model="any", input=[*rows, row("go on")])
+assert made.output_text == "on", made
+with client.responses.stream(model="any", input="more", previous_response_id=made.id) as events:
+    assert events.get_final_response().output_text == "more"
+post("/end", {"score": 0.5})
+""")
+    env.command[1:3] = []  # which hide installed packages
+    steps = await played(env, "hi", "on", "more")
+    assert not any("rewritten" in info for *_, info in steps)
+    assert [reward for _, reward, *_ in steps] == [0.0] * 3
+    assert steps[-1][4]["score"] == 0.5
+    await env.close()
+
+
+async def test_a_program_with_its_own_environment_says_how_well_it_did(program: Any) -> None:
+    env = program(OWN)
+    (_, _, over, _, info), last = await played(env, "0", "1")
+    assert not over
+    assert info["rewritten"] == "history was rewritten from message 0 of 2 on"
+    assert last[1:3] == (2.0, True)
+    assert last[4]["score"] == 1.0
+    assert env.task("test", 3).split == "test"
+    silent = program('ask([row("hello")])')
+    [last] = await played(silent, "hi")
+    assert last[4]["score"] is None
+    await env.close()
+    await silent.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        ("print('no luck')", {}, "ended before it asked its model anything: no luck"),
+        ("ask([row('a')]); raise KeyError('x')", {}, "exit code 1: KeyError: 'x'"),
+        ("ask([row('a')]); sys.stdin = open('/dev/zero'); input()", {"timeout_s": 2}, "within 2 s"),
+    ],
+)
+async def test_a_program_that_breaks_is_a_fault_and_no_reward_of_0(
+    program: Any, text: str, settings: Any, message: str
+) -> None:
+    env = program(text, **settings)
+    with pytest.raises(EnvironmentFault, match=message):
+        await played(env, "b")
+    await env.close()
+
+
+async def test_a_crash_may_be_an_end(program: Any) -> None:
+    env = program("ask([row('a')]); sys.exit(3)", inner="text/maze", crash="end")
+    [(_, reward, terminated, _, info)] = await played(env, "b")
+    assert (reward, terminated, info["score"]) == (0.0, True, 0.0)
+    await env.close()
+
+
+async def test_what_cannot_be_started_and_what_is_refused_is_one_line(
+    program: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="command is empty"):
+        ProgramEnv("")
+    for settings, what in (({}, "no-such-program"), ({"folder": str(tmp_path / "none")}, "none")):
+        wrong = ProgramEnv("no-such-program", **settings)
+        with pytest.raises(ConfigError, match=f"program: '.*{what}' cannot be used: No such file"):
+            await wrong.reset(seed=0)
+        await wrong.close()
+    env = program("""
+found = [post("/act", {"action": "x"}), post("/end", {"score": 2}), post("/end", {"score": "1"}),
+         ask([row("a")], n=2), ask([row("a")], response_format={"type": "json_object"})]
+ask([row(one["error"]["message"]) for one in found])
+""")
+    observation, _ = await env.reset(seed=0)
+    assert observation["text"].split("\n\n") == [
+        "act: this program was given no environment (inner=...)",
+        "end: score 2 must lie in 0..1",
+        'end: wanted {"score": NUMBER, "reward": NUMBER}',
+        "n: Input should be less than or equal to 1",
+        "response_format: this server cannot do that; leave it out",
+    ]
+    await env.close()
+
+
+async def test_a_program_that_asks_on_when_all_is_over_is_ended(program: Any) -> None:
+    forever = PLAYS.replace('    if found["is_over"]:\n        break\n', "")
+    env = program(forever, inner=SIGNALS)
+    *_, last = await played(env, "stop", "stop")
+    assert last[2]
+    assert env._running is None
+    await env.close()
+
+
+def settings(folder: Path) -> TrainConfig:
+    found: dict[str, Any] = {
+        "env": {
+            "id": "turngym:ProgramEnv",
+            "options": {"command": command(folder, PLAYS), "inner": SIGNALS},
+        },
+        "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 160, "vocab_size": 280},
+        "warm_start": {"episodes": 12, "max_steps": 10, "expert_noise": 0.2, "lr": 3e-3},
+        "algo": "grpo",
+        "rollout": {"groups_per_step": 2, "group_size": 2, "max_new_tokens": 6},
+        "evaluation": {"every": 9, "validation_tasks": 2, "held_out_tasks": 2},
+        "run": {"steps": 2, "checkpoint_every": 1, "tensorboard": False},
+    }
+    return load_config(TrainConfig, [found])
+
+
+class Stops:
+    """Presses Ctrl-C when the first update is done."""
+
+    def __init__(self) -> None:
+        self.name = ""
+
+    def phase(self, name: str, total: int | None) -> None:
+        self.name = name
+
+    def advance(self, done: int, metrics: Any) -> None:
+        if (self.name, done) == ("reinforcement", 1):
+            signal.raise_signal(signal.SIGINT)
+
+    def note(self, text: str) -> None:
+        pass
+
+
+def test_a_run_trains_the_model_of_a_program_and_is_resumed_to_the_bit(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    train(config, out=tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(config, out=tmp_path / "parts", progress=Stops())
+    train(config, out=tmp_path / "parts")
+    runs = [tmp_path / name for name in ("whole", "parts")]
+    for name in ("metrics.jsonl", "model.safetensors"):
+        files = [(run if name == "metrics.jsonl" else find_model(run)) / name for run in runs]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    rows = read_metrics(runs[0] / "metrics.jsonl")
+    assert [row["rollout/faults"] for row in rows if "rollout/faults" in row] == [0.0, 0.0]
+    assert sum(row.get("rollout/tokens", 0) for row in rows) > 0
