@@ -12,12 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.models import model, policy, tokenizer
+from helpers.models import model, policy, policy_on, tokenizer
 from helpers.signals import SIGNALS, register_for_a_while
+from turngym.agents.engine.config import TinyModelConfig
+from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.models import build_tiny_model, train_tokenizer
+from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.rendering import Renderer
 from turngym.config import load_config
 from turngym.environments.gym.face import as_gym
 from turngym.errors import ConfigError, EnvironmentFault, Interrupted
+from turngym.pictures import data_url
 from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.rollouts.gateway.program import ProgramEnv
 from turngym.trainers.loop import train
@@ -197,6 +202,70 @@ assert ask([*said, row("?")], temperature=0.5)["content"] == "three", said
     await env.close()
 
 
+LOOKS = """
+urls = json.loads(os.environ["URLS"])
+images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+look = lambda *which: row([{"type": "text", "text": "look"}, *(images[one] for one in which)])
+said = [row("see", "system"), look(0)]
+said += [row(ask(said)["content"], "assistant"), look(1)]
+said += [row(ask(said)["content"], "assistant"), row("and?")]
+said += [row(ask(said)["content"], "assistant"), look(0)]
+said[1] = look(1)
+ask(said)
+"""
+"""Shows pictures, and another one in an earlier place at last."""
+
+
+@pytest.mark.extra("PIL")
+async def test_pictures_are_seen_and_a_changed_one_opens_a_segment(program: Any) -> None:
+    black, white = np.zeros((8, 8, 3), np.uint8), np.full((8, 8, 3), 255, np.uint8)
+    both = json.dumps([data_url(black), data_url(white)])
+    env = program(LOOKS, pictures=True, variables={"URLS": both})
+    observation, info = await env.reset(seed=0)
+    assert list(info["pictures"]) == [1]
+    steps = [(observation, 0, 0, 0, info), *[await env.step("so") for _ in range(3)]]
+    shown = [step[0].get("image") for step in steps]
+    assert shown[2] is None
+    for image, wanted in zip(shown[:2] + shown[3:], (black, white, black), strict=True):
+        np.testing.assert_array_equal(image, wanted)
+    last = steps[3][4]
+    assert last["rewritten"] == "history was rewritten from message 1 of 7 on"
+    assert list(last["pictures"]) == [1, 3, 7]
+    assert all(one[0] in env.observation_space for one in steps)
+    words = train_tokenizer(["see look and"] * 9, 280, images=True)
+    shape = TinyModelConfig(hidden=32, layers=2, heads=2, context=256, image_size=8)
+    engine = LocalEngine(build_tiny_model(shape, words, seed=0), words, context=256)
+    agent = policy_on(engine, Renderer(words), sampling=Sampling(max_new_tokens=4))
+    spec = EpisodeSpec(env_id="p", task=env.task("train", 0), env_seed=1, policy_seed=2)
+    trajectory = await rollout(env, agent, spec)
+    numbers = [vision_of(words).pictures.keep(one) for one in (black, white)]  # type: ignore[union-attr]
+    seen = [
+        [numbers.index(-token) for span in turn.spans for token in span.token_ids if token < 0]
+        for turn in trajectory.turns
+    ]
+    assert seen == [[0], [1], [], [1, 1, 0]]
+    await env.close()
+
+
+@pytest.mark.extra("PIL")
+async def test_pictures_that_cannot_be_shown_are_named(program: Any) -> None:
+    url = data_url(np.zeros((2, 2, 3), np.uint8))
+    for text, settings, message in (
+        ("look(0)", {}, "messages.0.content: this model reads text only, not image_url"),
+        ("look(0, 0)", {"pictures": True}, "2 images in one message; one is shown"),
+    ):
+        short = f"{LOOKS.partition('said')[0]}\nask([row(ask([{text}])['error']['message'])])"
+        env = program(short, variables={"URLS": json.dumps([url])}, **settings)
+        observation, _ = await env.reset(seed=0)
+        assert message in observation["text"]
+        await env.close()
+    broken = json.dumps(["data:image/png;base64,AAAA"])
+    env = program(LOOKS, pictures=True, variables={"URLS": broken})
+    with pytest.raises(EnvironmentFault, match="no picture that can be read"):
+        await env.reset(seed=0)
+    await env.close()
+
+
 @pytest.mark.extra("openai")
 async def test_the_client_library_and_its_dialects(program: Any) -> None:
     env = program("""
@@ -303,7 +372,8 @@ def settings(folder: Path) -> TrainConfig:
         "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 160, "vocab_size": 280},
         "warm_start": {"episodes": 12, "max_steps": 10, "expert_noise": 0.2, "lr": 3e-3},
         "algo": "grpo",
-        "rollout": {"groups_per_step": 2, "group_size": 2, "max_new_tokens": 6},
+        # Alone in a batch: whose question comes first depends on the clock.
+        "rollout": {"groups_per_step": 2, "group_size": 2, "max_new_tokens": 6, "concurrency": 1},
         "evaluation": {"every": 9, "validation_tasks": 2, "held_out_tasks": 2},
         "run": {"steps": 2, "checkpoint_every": 1, "tensorboard": False},
     }

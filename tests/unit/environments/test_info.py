@@ -26,6 +26,7 @@ def test_a_good_info_has_no_problems():
         ({"state_key": ("a", 1)}, "state_key must be a str when present"),
         ({"invalid_action": True}, "invalid_action must be a str when present"),
         ({"instructions": None}, "instructions must be a str when present"),
+        ({"messages": [{"role": "user"}]}, "messages must be a tuple of Message"),
         ({"legal_actions": ("up",)}, "legal_actions must be a list of str"),
         ({"legal_actions": [1]}, "legal_actions must be a list of str"),
         ({"legal_actions": []}, "legal_actions must not be empty while the episode goes on"),

@@ -103,7 +103,7 @@ class _ChatSession:
         self._tools = info.get("tools", self._tools)
         new = [ChatMessage(message=message) for message in turn.observation]
         if new:
-            new[-1] = replace(new[-1], image=observation.get("image"))
+            new = _shown(new, observation, info)
         if self._num_turns == 0 and not any(one.message.role == "system" for one in new):
             new = [*self._opening(), *new]  # another agent's turn, or it would be there
         self._replayed.append((new, turn))
@@ -148,6 +148,7 @@ class _ChatSession:
         """Return what is new, and the whole where the environment has said it anew."""
         if "messages" in info:  # of a program, which says itself who speaks
             new = [ChatMessage(message=message) for message in messages_seen(observation, info)]
+            new = _shown(new, observation, info)
         else:
             seen = self._agent.prompting.observation(observation, info)
             if self._messages and self._messages[-1].call_ids:
@@ -214,6 +215,18 @@ class _ReflectingSession(_ChatSession):
     async def finish(self, end: EpisodeEnd) -> None:
         """Ask for a lesson when the attempt failed."""
         await self._reflection.learn(self._context, self._messages, end, ask=self.ask)
+
+
+def _shown(
+    entries: Sequence[ChatMessage], observation: Mapping[str, Any], info: Mapping[str, Any]
+) -> list[ChatMessage]:
+    """Return what an observation adds, which are the last of ``entries``, with its pictures."""
+    found = list(entries)
+    first = len(found) - len(info["messages"]) if "messages" in info else len(found) - 1
+    pictures = info.get("pictures", {}) if "messages" in info else {0: observation.get("image")}
+    for place, image in pictures.items():
+        found[first + place] = replace(found[first + place], image=image)
+    return found
 
 
 def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:

@@ -15,6 +15,9 @@
 | ``ground_truth`` | anything; for training only, never in the observation | reset |
 | ``answer`` | str: the action that states ``ground_truth``; for training only | reset |
 | ``potential`` | float: how promising the current state is, for reward shaping | any |
+| ``messages`` | tuple[Message, ...]: what is new, of one that says itself who speaks | any |
+| ``pictures`` | dict[int, Image]: what some of the ``messages`` show, by their place | any |
+| ``rewritten`` | str: why ``messages`` are the whole conversation anew | step, where they are |
 | ``usage`` | dict[str, float]: seconds, bytes or counts of what was spent | any |
 
 Other keys are free.
@@ -30,7 +33,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from turngym.types import StopReason
+from turngym.types import Message, StopReason
 
 _SAMPLE_ALPHABET = "abcdefghijklmnopqrstuvwxyz ABC 0123456789 .,:;!?'\"{}[]()\n\té中🙂"
 
@@ -100,6 +103,47 @@ def text_observation_space(*, image_hw: tuple[int, int] | None = None) -> spaces
 Image = NDArray[np.uint8]
 
 
+class ShownText(Space[dict[str, Any]]):
+    """Text, with a picture of any size or without one: ``{"text": str}`` and perhaps ``image``.
+
+    Args:
+        seed: Seeds ``sample``.
+    """
+
+    def __init__(self, *, seed: int | None = None) -> None:
+        self._text = Unicode()
+        super().__init__(shape=None, dtype=None, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: text has no fixed shape."""
+        return False
+
+    def sample(self, mask: Any = None, probability: Any = None) -> dict[str, Any]:
+        """Return a random text, and in half of the cases a random picture; see `Unicode.sample`."""
+        found: dict[str, Any] = {"text": self._text.sample(mask, probability)}
+        if self.np_random.random() < 0.5:
+            found["image"] = self.np_random.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+        return found
+
+    def contains(self, x: Any) -> bool:
+        """Return True when ``x`` holds a text, and no more than a picture besides."""
+        if not isinstance(x, dict) or not {"text"} <= x.keys() <= {"text", "image"}:
+            return False
+        image = x.get("image", np.zeros((1, 1, 3), np.uint8))
+        is_image = isinstance(image, np.ndarray) and image.dtype == np.uint8
+        return x["text"] in self._text and is_image and image.ndim == 3 and image.shape[2] == 3
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShownText)
+
+    def __hash__(self) -> int:
+        return hash(ShownText)
+
+    def __repr__(self) -> str:
+        return "ShownText()"
+
+
 Info = dict[str, Any]
 
 
@@ -119,9 +163,12 @@ def info_problems(
         problems.append(f"task_id must be a str, got {info.get('task_id')!r}")
     problems += [
         f"{key} must be a str when present, got {info[key]!r}"
-        for key in ("state_key", "answer", "invalid_action", "instructions")
+        for key in ("state_key", "answer", "invalid_action", "instructions", "rewritten")
         if key in info and not isinstance(info[key], str)
     ]
+    said = info.get("messages", ())
+    if not isinstance(said, tuple) or not all(isinstance(one, Message) for one in said):
+        problems.append(f"messages must be a tuple of Message, got {said!r}")
     if not math.isfinite(reward):
         problems.append(f"the reward must be finite, got {reward}")
     problems += _legal_action_problems(info, over=over)

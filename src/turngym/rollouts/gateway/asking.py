@@ -14,9 +14,9 @@ import importlib.util
 import secrets
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ from turngym.agents.serving.http import (
 from turngym.agents.serving.requests import ChatRequest, checked, messages_of
 from turngym.environments.core.env import Outcome
 from turngym.errors import EnvironmentFault
+from turngym.faults import Boundary
+from turngym.pictures import pixels_in
 from turngym.rollouts.gateway.calls import mcp_app
 from turngym.rollouts.gateway.hosted import HostedEnv, ToolAnswer
 from turngym.rollouts.gateway.responses import ResponseWriter, answer_row, chat_request
@@ -56,6 +58,8 @@ class Asking:
 
     messages: Sequence[Message]
     """The whole conversation, tools described in it."""
+    files: Mapping[int, bytes]
+    """Image files that some of the messages show, by their place."""
     tools: Sequence[Json]
     stops: Sequence[str]
     answer: asyncio.Future[Message] = field(
@@ -68,9 +72,11 @@ class ProgramSide:
 
     Args:
         hosted: The environment that it acts on, where it has none of its own.
+        shows_pictures: It may ask about pictures.
     """
 
-    def __init__(self, hosted: HostedEnv | None) -> None:
+    def __init__(self, hosted: HostedEnv | None, *, shows_pictures: bool = False) -> None:
+        self._shows_pictures = shows_pictures
         self.key = secrets.token_urlsafe(16)
         self.hosted = hosted
         self.questions: asyncio.Queue[Asking] = asyncio.Queue()
@@ -82,20 +88,31 @@ class ProgramSide:
         self.is_over = False
         self._said: list[Message] = []
         """The conversation up to and with the last answer."""
+        self._files: Mapping[int, bytes] = {}
+        """What it shows."""
         self._reward = 0.0
 
     def shown(self, asked: Asking) -> Outcome:
-        """Return a question as what is seen: what is new, or all of it where it was rewritten."""
-        self.asked = asked
-        said, whole = self._said, list(asked.messages)
-        pairs = zip(said, whole, strict=False)
-        kept = len([*takewhile(lambda pair: _same(*pair), pairs)])
-        info: dict[str, Any] = {"messages": tuple(whole[kept:])}
+        """Return a question as what is seen: what is new, or all of it where it was rewritten.
+
+        Raises:
+            EnvironmentFault: An image cannot be read.
+        """
+        said, files, whole = self._said, self._files, asked.messages
+        self.asked, self._files = asked, asked.files
+        pairs = enumerate(zip(said, whole, strict=False))
+        same = takewhile(lambda p: _same(*p[1]) and files.get(p[0]) == asked.files.get(p[0]), pairs)
+        kept, info = len([*same]), dict[str, Any]()
         if said and not kept == len(said) < len(whole):
-            info["messages"] = tuple(whole)
             info["rewritten"] = f"history was rewritten from message {kept} of {len(said)} on"
-        text = "\n\n".join(message.content for message in info["messages"])
-        return Outcome(text=text, reward=self.take_reward(), info=info)
+            kept = 0
+        info["messages"] = tuple(whole[kept:])
+        text, last = "\n\n".join(message.content for message in info["messages"]), None
+        if new := {n - kept: file for n, file in asked.files.items() if n >= kept}:
+            with Boundary("a question about an image", EnvironmentFault):
+                info["pictures"] = {place: pixels_in(file) for place, file in new.items()}
+            last = info["pictures"][max(new)]
+        return Outcome(text=text, reward=self.take_reward(), info=info, image=last)
 
     def answer(self, message: Message) -> None:
         """Answer the question that is shown."""
@@ -117,10 +134,11 @@ class ProgramSide:
             BadRequest: It asks for what no model here does, or the episode is over.
         """
         request.sampling(1)  # refuses what would change the answer
-        tools = request.usable_tools
-        messages = with_tools(messages_of(request.messages), tools)
+        tools, images = request.usable_tools, _Images()
+        show = images.show if self._shows_pictures else None
+        messages, files = images.taken(with_tools(messages_of(request.messages, show), tools))
         stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
-        asked = Asking(messages=messages, tools=tools, stops=[*filter(None, stops)])
+        asked = Asking(messages=messages, files=files, tools=tools, stops=[*filter(None, stops)])
         if self.is_over:
             raise BadRequest(_OVER, status=410)
         await self.questions.put(asked)
@@ -172,6 +190,37 @@ class ProgramSide:
             waiting.append(self.questions.get_nowait())
         for asked in waiting:
             asked.answer.cancel()
+
+
+class _Images:
+    """Takes the images out of a request; marks hold their places meanwhile."""
+
+    def __init__(self) -> None:
+        self._mark = f"\ue000{secrets.token_hex(8)}:{{}}\ue000"
+        self._files: list[bytes] = []
+
+    def show(self, text: str, files: Sequence[bytes]) -> str:
+        """Return ``text`` with a mark of the image file in it.
+
+        Raises:
+            ValueError: There are several.
+        """
+        if len(files) > 1:
+            raise ValueError(f"{len(files)} images in one message; one is shown")
+        for file in files:
+            text += self._mark.format(len(self._files))
+            self._files.append(file)
+        return text
+
+    def taken(self, messages: Sequence[Message]) -> tuple[list[Message], dict[int, bytes]]:
+        """Return ``messages`` without marks, and the files of some by their places."""
+        found, files = list(messages), dict[int, bytes]()
+        for number, file in enumerate(self._files):
+            mark = self._mark.format(number)
+            place = next(i for i, one in enumerate(found) if mark in one.content)
+            found[place] = replace(found[place], content=found[place].content.replace(mark, ""))
+            files[place] = file
+        return found, files
 
 
 def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:

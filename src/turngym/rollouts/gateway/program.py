@@ -23,6 +23,7 @@ from turngym.agents.serving.answers import before_stop, split_tool_calls
 from turngym.agents.serving.http import serving
 from turngym.environments.core.actions import Action, function_tool
 from turngym.environments.core.env import AsyncTurnEnv, Outcome
+from turngym.environments.core.spaces import ShownText
 from turngym.environments.gym.hosts import as_async
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, EnvironmentFault, require_known
@@ -76,6 +77,8 @@ class ProgramEnv(AsyncTurnEnv):
         inner_options: What ``inner`` is made with.
         folder: Where the program runs; here by default.
         variables: More environment variables.
+        pictures: Show the images of its questions to models that see, one a message; else a
+            question with one is refused.
         timeout_s: Longest time that the program takes between an answer and its next question, or
             its end.
         crash: What an exit code other than 0 is: ``"fault"``, so that the episode does not count,
@@ -94,6 +97,7 @@ class ProgramEnv(AsyncTurnEnv):
         inner_options: Mapping[str, Any] | None = None,
         folder: str = "",
         variables: Mapping[str, str] | None = None,
+        pictures: bool = False,
         timeout_s: float = 600.0,
         crash: Literal["fault", "end"] = "fault",
         render_mode: str | None = None,
@@ -103,7 +107,9 @@ class ProgramEnv(AsyncTurnEnv):
         if not self.command:
             raise ConfigError("program: command is empty; wanted how it is started")
         require_known("program: crash", crash, _ENDINGS)
-        self.timeout_s, self.crash = timeout_s, crash
+        self.timeout_s, self.crash, self._pictures = timeout_s, crash, pictures
+        if pictures:
+            self.observation_space = ShownText()
         self._folder, self._variables = folder or None, dict(variables or {})
         self._hosted: HostedEnv | None = None
         if inner:
@@ -152,7 +158,7 @@ class ProgramEnv(AsyncTurnEnv):
             self._server = AsyncExitStack()
             app = program_app(lambda: self._side)
             self._url = await self._server.enter_async_context(serving(app))
-        side = self._side = ProgramSide(self._hosted)
+        side = self._side = ProgramSide(self._hosted, shows_pictures=self._pictures)
         self._running = await self._start(side, given)
         outcome = await self._next(side)
         if outcome.terminated or outcome.truncated:
@@ -268,7 +274,7 @@ class ProgramEnv(AsyncTurnEnv):
                 asking.cancel()
         hosted, code = self._hosted, running.process.returncode
         if asking in done and not (hosted is not None and hosted.is_over):
-            return side.shown(asking.result())
+            return await asyncio.to_thread(side.shown, asking.result())  # pictures take long
         await self._stop()
         if not done:
             raise self._fault(f"no question and no end within {self.timeout_s:g} s")
@@ -288,11 +294,11 @@ class ProgramEnv(AsyncTurnEnv):
         return EnvironmentFault(f"program {shlex.join(self.command)!r}: {what}{said}")
 
     async def _stop(self) -> None:
-        running, self._running = self._running, None
         if self._side is not None:
             self._side.close()
-        if running is not None:
-            self._last_line = await running.stop()
+        if self._running is not None:  # it stays, for `close`, where this is cancelled
+            self._last_line = await self._running.stop()
+            self._running = None
 
 
 class _Running:

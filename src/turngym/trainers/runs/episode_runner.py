@@ -23,6 +23,7 @@ import gymnasium
 from gymnasium import spaces
 
 from turngym.agents.policy import Policy
+from turngym.environments.core.spaces import ShownText
 from turngym.environments.gym.hosts import Isolation
 from turngym.environments.gym.ray_workers import RayWorkers
 from turngym.environments.gym.registration import make, named
@@ -72,7 +73,8 @@ class Playground:
     def shows_pictures(self) -> bool:
         """Whether observations have pictures."""
         space = self._catalogue.observation_space
-        return isinstance(space, spaces.Dict) and "image" in space.spaces
+        has_image = isinstance(space, spaces.Dict) and "image" in space.spaces
+        return has_image or isinstance(space, ShownText)
 
     def close(self) -> None:
         """Release the environment that names the tasks. Safe to call twice."""
