@@ -142,13 +142,20 @@ steps = 3
 checkpoint_every = 1
 tensorboard = false
 """
+CRITIC = "algo.advantage.critic"
+SHORT = [
+    f"{CRITIC}.steps_per_update=8",
+    f"{CRITIC}.batch_turns=32",
+    "algo.advantage.actor_turns=96",
+]
+"""An eighth of what a critic of utterances does; every kind of step is there."""
 METHODS = {
-    "archer": ["algo=archer", "algo.advantage.critic.warmup_updates=1"],
+    "archer": ["algo=archer", f"{CRITIC}.warmup_updates=1", *([] if FULL else SHORT)],
     "grpo": [],
     "igpo": ["algo=igpo"],
     "infopo": ["algo=infopo"],
     "spa": ["algo=spa", "algo.rewards.0.warmup_updates=1"],
-    "turn_ppo": ["algo=turn_ppo", "algo.advantage.critic.warmup_updates=1"],
+    "turn_ppo": ["algo=turn_ppo", f"{CRITIC}.warmup_updates=1"],
 }
 
 
