@@ -16,6 +16,8 @@ from contextlib import chdir
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from turngym.__main__ import main
+
 MODULES = (
     "matplotlib.backends.backend_agg",
     "transformers.models.llama.modeling_llama",
@@ -62,6 +64,19 @@ def run(
         assert process.exitcode is not None, "it did not end"
         said, errors = (file.read_text(encoding="utf-8") for file in (out, err))
         return subprocess.CompletedProcess(arguments, process.exitcode, said, errors)
+
+
+def turngym(
+    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``turngym``, as the function of this name in ``helpers.cli`` does."""
+    return run(program, *arguments, cwd=cwd or Path.cwd(), env=env)
+
+
+def program(arguments: Sequence[str]) -> int:
+    """Be ``turngym``, started with arguments."""
+    sys.argv[:] = ["turngym", *arguments]
+    return main()
 
 
 def script(arguments: Sequence[str]) -> int:

@@ -231,7 +231,7 @@ def test_ctrl_c_saves_the_run_and_the_same_command_finishes_it(
 ) -> None:
     out = tmp_path / "run"
     command = ["train", config, "--out", str(out)]
-    with closing(warm.Heard(main, *command, out=tmp_path / "said")) as process:
+    with closing(warm.Heard(warm.program, *command, out=tmp_path / "said")) as process:
         _wait_for(out / "metrics.jsonl", process)
         process.send_signal(signal.SIGINT)
         said = process.rest()
@@ -274,7 +274,7 @@ def paused_by_a_full_disk(run: Path, disk: Path) -> Iterator[warm.Heard]:
     shutil.copytree(run, disk / "run")
     (disk / "filler").write_bytes(b"\0" * (shutil.disk_usage(disk).free - 32 * 1024))
     command = ["train", "--resume", "--out", str(disk / "run")]
-    with closing(warm.Heard(main, *command, out=disk.parent / "said")) as process:
+    with closing(warm.Heard(warm.program, *command, out=disk.parent / "said")) as process:
         lines = []
         for line in process.stderr:
             lines.append(line)
