@@ -106,6 +106,20 @@ def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
     return text.removeprefix("Skipped: ")
 
 
+@pytest.fixture(autouse=True)
+def forget_what_was_loaded() -> Iterator[None]:
+    """Forget environments that a test loads from files and classes.
+
+    Each process that plays would load them again, with all that their module imports.
+    """
+    before = set(registry._entries)
+    yield
+    for id, entry in list(registry._entries.items()):
+        if id not in before and entry.source is not None:
+            del registry._entries[id]
+            gymnasium.registry.pop(entry.id, None)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Work in an empty folder; what is registered and imported there is forgotten afterwards."""
