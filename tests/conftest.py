@@ -29,6 +29,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
+if "TURNGYM_CONFORMANCE" not in os.environ:  # at full length Java's second compiler pays
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 IN_CI = os.environ.get("CI") == "true"
 
@@ -102,6 +104,20 @@ def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Return the reason of a skip, without the location and the word before it."""
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return text.removeprefix("Skipped: ")
+
+
+@pytest.fixture(autouse=True)
+def forget_what_was_loaded() -> Iterator[None]:
+    """Forget environments that a test loads from files and classes.
+
+    Each process that plays would load them again, with all that their module imports.
+    """
+    before = set(registry._entries)
+    yield
+    for id, entry in list(registry._entries.items()):
+        if id not in before and entry.source is not None:
+            del registry._entries[id]
+            gymnasium.registry.pop(entry.id, None)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from transformers import MixtralConfig, MixtralForCausalLM
 
-from helpers import models
+from helpers import models, warm
 from helpers.cli import SOURCE
 from helpers.samples import random_samples
 from turngym.agents.engine.models import add_lora
@@ -100,7 +100,42 @@ def ranks(number: int, *arguments: str | Path) -> subprocess.CompletedProcess[st
     return subprocess.CompletedProcess(arguments, code, found[0][0], errors)
 
 
-def main(arguments: Sequence[str]) -> None:
+def warm_ranks(
+    number: int, folder: Path, *arguments: str | Path
+) -> subprocess.CompletedProcess[str]:
+    """As ``ranks``, in processes that begin with torch imported and end without Python's cleanup.
+
+    Args:
+        number: How many.
+        folder: Where they leave what they print.
+        arguments: As of ``ranks``.
+    """
+    port = free_port()
+    outs, errors = (
+        [folder / f"{name}-{rank}" for rank in range(number)] for name in ("out", "err")
+    )
+    for file in (*outs, *errors):
+        file.write_text("")
+    processes = [
+        warm.start(
+            main,
+            [*map(str, arguments)],
+            out=outs[rank],
+            err=errors[rank],
+            env=rank_environment(rank, number, port),
+        )
+        for rank in range(number)
+    ]
+    codes = []
+    for process in processes:
+        process.join(900)
+        assert process.exitcode is not None, "a rank did not end"
+        codes.append(abs(process.exitcode))
+    said = "".join(file.read_text() for file in errors)
+    return subprocess.CompletedProcess(arguments, max(codes), outs[0].read_text(), said)
+
+
+def main(arguments: Sequence[str]) -> int:
     what, *rest = arguments
     torch.set_num_threads(1)
     group = Group(LearnerConfig(ranks=int(os.environ["WORLD_SIZE"]), device="cpu"))
@@ -117,6 +152,7 @@ def main(arguments: Sequence[str]) -> None:
         }[what]
         print(json.dumps(doing(group, *rest)), flush=True)
     group.close()
+    return 0
 
 
 def compare(group: Group, *names: str) -> dict[str, Any]:
@@ -289,4 +325,4 @@ def apart(before: Any, one: Any, other: Any) -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from helpers.cli import COMMAND, SOURCE, TINY_RUN, lab_environment, turngym
+from helpers import warm
+from helpers.cli import TINY_RUN, lab_environment, turngym
 from turngym.cli.main import main
 from turngym.records import read_trajectories
 from turngym.trainers.runs.checkpoints import latest_checkpoint, load_checkpoint
@@ -229,14 +230,12 @@ def test_ctrl_c_saves_the_run_and_the_same_command_finishes_it(
     finished: Path, config: str, tmp_path: Path, capsys: Captured
 ) -> None:
     out = tmp_path / "run"
-    command = [*COMMAND, "train", config, "--out", str(out)]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": SOURCE}
-    )
-    _wait_for(out / "metrics.jsonl", process)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=900)
-    assert process.returncode == 130, said
+    command = ["train", config, "--out", str(out)]
+    with closing(warm.Heard(warm.program, *command, out=tmp_path / "said")) as process:
+        _wait_for(out / "metrics.jsonl", process)
+        process.send_signal(signal.SIGINT)
+        said = process.rest()
+        assert process.returncode == 130, said
     assert said.splitlines()[-1] == f"{out}: interrupted and saved; the same command resumes it"
     assert "Traceback" not in said
     assert not (out / "summary.json").exists()
@@ -270,14 +269,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def paused_by_a_full_disk(run: Path, disk: Path) -> Iterator[subprocess.Popen[str]]:
+def paused_by_a_full_disk(run: Path, disk: Path) -> Iterator[warm.Heard]:
     """Resume a copy of ``run`` on a disk with room for metrics only; wait until it says so."""
     shutil.copytree(run, disk / "run")
     (disk / "filler").write_bytes(b"\0" * (shutil.disk_usage(disk).free - 32 * 1024))
-    command = [*COMMAND, "train", "--resume", "--out", str(disk / "run")]
-    variables = {**os.environ, "PYTHONPATH": SOURCE}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as process:
-        assert process.stderr is not None
+    command = ["train", "--resume", "--out", str(disk / "run")]
+    with closing(warm.Heard(warm.program, *command, out=disk.parent / "said")) as process:
         lines = []
         for line in process.stderr:
             lines.append(line)
@@ -285,10 +282,7 @@ def paused_by_a_full_disk(run: Path, disk: Path) -> Iterator[subprocess.Popen[st
                 break
         assert "the disk is full" in lines[-1], lines
         assert lines[-1].startswith(f"{disk}/run/checkpoints: ")
-        try:
-            yield process
-        finally:
-            process.kill()
+        yield process
 
 
 @pytest.mark.extra("mount")
@@ -300,7 +294,7 @@ def test_a_full_disk_pauses_the_run_until_there_is_room(
     with paused_by_a_full_disk(run, small_disk) as process:
         load_checkpoint(small_disk / "run" / "checkpoints" / before.name)
         (small_disk / "filler").unlink()
-        _, said = process.communicate(timeout=900)
+        said = process.rest()
         assert process.returncode == 0, said
         assert "there is room again" in said
     for name in ("metrics.jsonl", "trajectories/best-000002.jsonl"):
@@ -311,7 +305,7 @@ def test_a_full_disk_pauses_the_run_until_there_is_room(
 def test_ctrl_c_ends_a_run_that_waits_for_room(run: Path, finished: Path, small_disk: Path) -> None:
     with paused_by_a_full_disk(run, small_disk) as process:
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=900)
+        said = process.rest()
         assert process.returncode == 130, said
         assert "interrupted while the disk is full; free some space" in said.splitlines()[-1]
         assert "Traceback" not in said
@@ -331,11 +325,11 @@ def test_a_full_disk_stops_an_evaluation_in_one_line(small_disk: Path, capsys: C
     assert not (small_disk / "text-maze.jsonl").exists()
 
 
-def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
+def _wait_for(file: Path, process: warm.Heard) -> None:
     """Wait until ``file`` has a first line, while ``process`` lives."""
     until = time.monotonic() + 120
     while not file.exists() or b"\n" not in file.read_bytes():
-        assert process.poll() is None, process.communicate()[1]
+        assert process.returncode is None, process.rest()
         assert time.monotonic() < until
         time.sleep(0.01)
 

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers import warm
-from helpers.cli import COMMAND, SOURCE, TINY_RUN
+from helpers.cli import SOURCE, TINY_RUN
 from helpers.models import model, tokenizer
 from helpers.runs import write_run
 from turngym.agents.engine.models import save_model_dir
@@ -110,21 +111,15 @@ def test_ctrl_c_ends_the_runs_and_the_same_command_goes_on(
     command += ["rollout.max_new_tokens=8", "run.tensorboard=false", "learner.num_minibatches=1"]
     command += ["--algos", "grpo", "--seeds", "1", "--budget-episodes", "80"]
     command += ["--out", str(tmp_path / "out")]
-    process = subprocess.Popen(
-        [*COMMAND, *command],
-        env={**os.environ, "PYTHONPATH": SOURCE},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
     run = tmp_path / "out" / "text-maze" / "seed-0" / "grpo"
     metrics = run / "metrics.jsonl"
-    while not (metrics.exists() and "rollout/episodes" in metrics.read_text(encoding="utf-8")):
-        assert process.poll() is None, "it ended before it trained"
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=900)
-    assert process.returncode == 130
+    with closing(warm.Heard(warm.program, *command, out=tmp_path / "said")) as process:
+        while not (metrics.exists() and "rollout/episodes" in metrics.read_text(encoding="utf-8")):
+            assert process.returncode is None, "it ended before it trained"
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said = process.rest()
+        assert process.returncode == 130
     assert said.strip().endswith("the same command goes on from here")
     assert "Traceback" not in said
     with pytest.raises(ProcessLookupError):

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from helpers.cli import turngym, turngym_here
+from helpers.cli import turngym_here
+from helpers.warm import turngym
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 import turngym
+from helpers import warm
 from helpers.cli import turngym as program
 from turngym.environments.checks.check import check_fork, check_turn_env
 
@@ -88,8 +89,10 @@ def test_the_page_has_a_command_for_each_use() -> None:
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_of_the_page_work_as_printed(line: str, tmp_path: Path) -> None:
     (tmp_path / "bulls_and_cows.py").write_text(blocks("docs/new_game.md")[0], encoding="utf-8")
-    few = " ".join(FEW).split() if line.startswith("train") else []
-    done = program(*line.split(), *few, cwd=tmp_path, stdin="guess 123\n")
+    if line.startswith("train"):
+        done = warm.turngym(*line.split(), *" ".join(FEW).split(), cwd=tmp_path)
+    else:
+        done = program(*line.split(), cwd=tmp_path, stdin="guess 123\n")
     assert done.returncode == 0, done.stderr
 
 

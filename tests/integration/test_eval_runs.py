@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import chdir, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers.cli import COMMAND, SOURCE, turngym
+from helpers import warm
+from helpers.cli import SOURCE, turngym
 from turngym.cli.main import main
 from turngym.rollouts.evaluation.rows import FILE, read_rows
 
@@ -57,36 +59,35 @@ def table(found: dict[str, Any]) -> dict[str, Any]:
 
 def test_killed_at_half_and_resumed_it_gives_the_same_table(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(AGENT)
-    variables = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONHASHSEED": "0"}
-    process = subprocess.Popen([*COMMAND, *command()], cwd=tmp_path, env=variables)
+    with chdir(tmp_path):  # all of these have the hash seed of the process they are forked from
+        process = warm.start(warm.program, command(), out=tmp_path / "out", err=tmp_path / "err")
     until = time.monotonic() + 900
     while not (tmp_path / "half").exists():
-        assert process.poll() is None
+        assert process.is_alive()
         assert time.monotonic() < until
         time.sleep(0.01)
     process.kill()
-    process.wait()
+    process.join()
     kept = len(list(read_rows(tmp_path / "run" / FILE)))
     assert 0 < kept < EPISODES * ATTEMPTS
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["results"] is None
 
     (tmp_path / "go on").touch()
-    hashed = {"PYTHONHASHSEED": "0"}
-    resumed = turngym(*command(), cwd=tmp_path, env=hashed)
+    resumed = warm.turngym(*command(), cwd=tmp_path)
     assert f"going on; {kept} episodes are there" in resumed.stderr
     (tmp_path / "run").rename(tmp_path / "resumed")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "note.txt").touch()
-    whole = turngym(*command("--concurrency", "3"), cwd=tmp_path, env=hashed)
+    whole = warm.turngym(*command("--concurrency", "3"), cwd=tmp_path)
     assert resumed.returncode == whole.returncode == 0
     assert table(json.loads(resumed.stdout)) == table(json.loads(whole.stdout))
     assert json.loads(whole.stdout)["text/maze"]["faults"] == ATTEMPTS
     one, other = (tmp_path / run / "text-maze.jsonl" for run in ("resumed", "run"))
     assert one.read_bytes() == other.read_bytes()
 
-    again = turngym(*command(), cwd=tmp_path, env=hashed)
+    again = warm.turngym(*command(), cwd=tmp_path)
     assert json.loads(again.stdout) == json.loads(whole.stdout)  # nothing is played twice
-    report = turngym("report", "run", "--json", cwd=tmp_path)
+    report = warm.turngym("report", "run", "--json", cwd=tmp_path)
     [found] = json.loads(report.stdout)["evaluations"]
     assert found["results"] == json.loads(whole.stdout)  # times included: all is in the rows
 
@@ -94,17 +95,16 @@ def test_killed_at_half_and_resumed_it_gives_the_same_table(tmp_path: Path) -> N
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_keeps_what_was_played_and_says_so(tmp_path: Path, number: int) -> None:
     (tmp_path / "slow.py").write_text(AGENT)
-    variables = {**os.environ, "PYTHONPATH": SOURCE}
-    process = subprocess.Popen(
-        [*COMMAND, *command()], cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True
-    )
-    until = time.monotonic() + 900
-    while not (tmp_path / "half").exists():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    process.send_signal(number)
-    said = process.communicate(timeout=900)[1]
-    assert process.returncode == 130
+    with chdir(tmp_path):
+        process = warm.Heard(warm.program, *command(), out=tmp_path / "said")
+    with closing(process):
+        until = time.monotonic() + 900
+        while not (tmp_path / "half").exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.send_signal(number)
+        said = process.rest()
+        assert process.returncode == 130
     assert "the same command goes on from there" in said
     assert "Traceback" not in said
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import typer
 
+from helpers import warm
 from turngym.cli.main import app, main
 
 
@@ -25,18 +23,12 @@ ALL = dict(commands(typer.main.get_command(app)))
 
 def completed(words: str) -> list[str]:
     environment = {
-        **os.environ,
         "_TURNGYM_COMPLETE": "complete_bash",
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "turngym"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = warm.turngym(env=environment)
+    assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 

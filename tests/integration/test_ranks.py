@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from helpers.cli import COMMAND, SOURCE
-from helpers.rank_process import CASES, QUICK, learner_of, ranks, samples_of
+from helpers.rank_process import CASES, QUICK, learner_of, ranks, samples_of, warm_ranks
 from turngym.cli.main import main
 from turngym.config import load_config
 from turngym.errors import ConfigError
@@ -40,17 +40,17 @@ ROUNDING = {"bfloat16": 2e-2}
 NAMES = list(CASES if FULL else QUICK)
 
 
-def said(number: int, *arguments: str | Path) -> Any:
+def said(number: int, folder: Path, *arguments: str | Path) -> Any:
     """Return what rank 0 of a group says, which ends well."""
-    done = ranks(number, *arguments)
+    done = warm_ranks(number, folder, *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])  # Gloo of torch 2.9 prints before it
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIZES)
-def test_ranks_change_no_weight_by_a_bit(number: int) -> None:
-    found = said(number, "compare", "imitation", *NAMES)
+def test_ranks_change_no_weight_by_a_bit(number: int, tmp_path: Path) -> None:
+    found = said(number, tmp_path, "compare", "imitation", *NAMES)
     for name, case in found.items():
         rounding = ROUNDING.get(name, 0.0)
         one, several = case["metrics"]
@@ -64,7 +64,7 @@ def test_ranks_change_no_weight_by_a_bit(number: int) -> None:
 
 @pytest.mark.slow
 def test_moments_of_two_ranks_are_read_by_any_number(tmp_path: Path) -> None:
-    wanted = said(2, "write", tmp_path)
+    wanted = said(2, tmp_path, "write", tmp_path)
     assert len(list((tmp_path / "learner").glob("*.distcp"))) == 2
     _, model, make = learner_of("grpo")
     model.load_state_dict(torch.load(tmp_path / "weights.pt"), strict=False)
@@ -72,9 +72,9 @@ def test_moments_of_two_ranks_are_read_by_any_number(tmp_path: Path) -> None:
     moments = read_shards(alone.optimizer, tmp_path / "learner")
     alone.load_state(moments, updates=2, steps=4)
     torch.save(alone.state(), tmp_path / "whole.pt")
-    found = [alone.update(samples_of("grpo")), said(3, "read", tmp_path)]
+    found = [alone.update(samples_of("grpo")), said(3, tmp_path, "read", tmp_path)]
     (tmp_path / "whole.pt").unlink()
-    found += [said(3, "read", tmp_path)] if FULL else []
+    found += [said(3, tmp_path, "read", tmp_path)] if FULL else []
     for given in found:
         for key in ("train/loss", "train/grad_norm", "train/clip_fraction", "train/learning_rate"):
             assert given[key] == pytest.approx(wanted[key], rel=1e-5, abs=1e-6), key
@@ -84,8 +84,8 @@ def test_moments_of_two_ranks_are_read_by_any_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_on_one_rank_is_known_to_all_before_they_wait_again() -> None:
-    found = said(2, "fail", "raise")
+def test_an_error_on_one_rank_is_known_to_all_before_they_wait_again(tmp_path: Path) -> None:
+    found = said(2, tmp_path, "fail", "raise")
     assert found["error"] == "rank 1 of the learner: ValueError: no such loss"
     assert found["same"]
     assert found["after"] == pytest.approx(found["after"])
@@ -94,7 +94,7 @@ def test_an_error_on_one_rank_is_known_to_all_before_they_wait_again() -> None:
 @pytest.mark.slow
 def test_a_rank_that_dies_within_a_step_ends_the_others() -> None:
     began = time.monotonic()
-    done = ranks(2, "fail", "die")
+    done = ranks(2, "fail", "die")  # new processes: how Python itself ends is half of it
     assert done.returncode == 7
     assert "a rank of the learner is gone" in json.loads(done.stdout.splitlines()[-1])["error"]
     assert time.monotonic() - began < 300  # and not the half hour after which a rank is stuck
@@ -142,32 +142,39 @@ steps = 3
 checkpoint_every = 1
 tensorboard = false
 """
+CRITIC = "algo.advantage.critic"
+SHORT = [
+    f"{CRITIC}.steps_per_update=8",
+    f"{CRITIC}.batch_turns=32",
+    "algo.advantage.actor_turns=96",
+]
+"""An eighth of what a critic of utterances does; every kind of step is there."""
 METHODS = {
-    "archer": ["algo=archer", "algo.advantage.critic.warmup_updates=1"],
+    "archer": ["algo=archer", f"{CRITIC}.warmup_updates=1", *([] if FULL else SHORT)],
     "grpo": [],
     "igpo": ["algo=igpo"],
     "infopo": ["algo=infopo"],
     "spa": ["algo=spa", "algo.rewards.0.warmup_updates=1"],
-    "turn_ppo": ["algo=turn_ppo", "algo.advantage.critic.warmup_updates=1"],
+    "turn_ppo": ["algo=turn_ppo", f"{CRITIC}.warmup_updates=1"],
 }
 
 
-def run(out: Path, *settings: str, code: int = 0) -> list[dict[str, float]]:
-    """Train in processes of their own and return the metrics."""
-    done = turngym("train", recipe(out), *settings, "--out", out)
-    assert done.returncode == code, done.stderr
+def run(out: Path, *settings: str, ranks: int = 1) -> list[dict[str, float]]:
+    """Train, several ranks in processes of their own, and return the metrics."""
+    command = ["train", str(recipe(out)), *settings, f"learner.ranks={ranks}", "--out", str(out)]
+    if ranks == 1:
+        assert main(command) == 0
+    else:
+        done = subprocess.run(
+            [*COMMAND, *command],
+            env=os.environ | {"PYTHONPATH": PATHS},
+            text=True,
+            capture_output=True,
+            timeout=900,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
     return read_metrics(out / "metrics.jsonl")
-
-
-def turngym(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": PATHS} | environment,
-        text=True,
-        capture_output=True,
-        timeout=900,
-        check=False,
-    )
 
 
 def recipe(out: Path) -> Path:
@@ -195,20 +202,20 @@ def policy(out: Path) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS if FULL else ["archer"])
-def test_a_whole_run_is_the_same_to_the_bit_on_several_ranks(method: str, tmp_path: Path) -> None:
+def test_a_whole_run_is_the_same_to_the_bit_on_several_ranks(method: str, folder: Path) -> None:
     """A difference in rounding would change a sampled token, sooner or later, and then all."""
     settings = METHODS[method]
-    metrics = run(tmp_path / "1", *settings)
+    metrics = run(folder / "1", *settings)
     assert any(abs(row.get("train/loss", 0.0)) > 0 for row in metrics)
     for number in (2, 3) if FULL else (3,):
-        run(tmp_path / f"{number}", *settings, f"learner.ranks={number}")
-        assert_same(tmp_path / f"{number}", tmp_path / "1")
+        run(folder / f"{number}", *settings, ranks=number)
+        assert_same(folder / f"{number}", folder / "1")
 
 
 @pytest.mark.slow
-def test_torchrun_starts_the_ranks_on_one_node_and_on_two(tmp_path: Path) -> None:
+def test_torchrun_starts_the_ranks_on_one_node_and_on_two(folder: Path) -> None:
     few = "run.steps=1"
-    run(tmp_path / "1", few)
+    run(folder / "1", few)
     port = str(free_port())
     nodes = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
     starts = {
@@ -216,7 +223,7 @@ def test_torchrun_starts_the_ranks_on_one_node_and_on_two(tmp_path: Path) -> Non
         "nodes": [[*nodes, "--master-port", port, "--node-rank", n] for n in "01"],
     }
     for name, commands in starts.items():
-        out = tmp_path / name
+        out = folder / name
         trained = ["train", str(recipe(out)), few, "learner.ranks=2", "--out", str(out)]
         processes = [
             subprocess.Popen(
@@ -230,13 +237,13 @@ def test_torchrun_starts_the_ranks_on_one_node_and_on_two(tmp_path: Path) -> Non
         ]
         errors = "".join(process.communicate(timeout=900)[1] for process in processes)
         assert [process.returncode for process in processes] == [0] * len(commands), errors
-        assert_same(out, tmp_path / "1")
+        assert_same(out, folder / "1")
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_run_and_the_same_command_resumes_it(tmp_path: Path) -> None:
-    out, settings = tmp_path / "killed", ["algo=igpo", "run.steps=4"]
-    run(tmp_path / "whole", *settings)
+def test_a_killed_rank_ends_the_run_and_the_same_command_resumes_it(folder: Path) -> None:
+    out, settings = folder / "killed", ["algo=igpo", "run.steps=4"]
+    run(folder / "whole", *settings)
     began = ["train", str(recipe(out)), *settings, "learner.ranks=2", "--out", str(out)]
     process = subprocess.Popen(
         [*COMMAND, *began],
@@ -255,10 +262,10 @@ def test_a_killed_rank_ends_the_run_and_the_same_command_resumes_it(tmp_path: Pa
     assert any(name.startswith("learner/") for name in newest.files)
     # One and three ranks go on from it too.
     for number in (2, 1, 3) if FULL else (1, 3):
-        copied = tmp_path / f"resumed-{number}"
+        copied = folder / f"resumed-{number}"
         subprocess.run(["cp", "-r", str(out), str(copied)], check=True)
-        run(copied, *settings, f"learner.ranks={number}")
-        assert_same(copied, tmp_path / "whole")
+        run(copied, *settings, ranks=number)
+        assert_same(copied, folder / "whole")
 
 
 def wait_for_checkpoint(out: Path, label: str, process: subprocess.Popen[str]) -> None:

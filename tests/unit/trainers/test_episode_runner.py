@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
+
 import pytest
 
 from turngym.config import load_config
@@ -32,6 +36,21 @@ def test_without_it_the_environment_pays_itself() -> None:
     env.reset(seed=1)
     _, reward, *_ = env.step(env.get_wrapper_attr("expert_action")())
     assert reward == 0.0
+    runner.close()
+
+
+@pytest.mark.parametrize("matched", ["false", "true"])
+def test_a_process_that_makes_an_environment_loads_no_trainer_and_no_scheduler(
+    matched: str,
+) -> None:
+    runner = EpisodeRunner(config(f"env.expert_match={matched}"))
+    code = (
+        "import pickle, sys; env = pickle.load(sys.stdin.buffer)(); env.reset(seed=1)\n"
+        "rooms = ('turngym.trainers', 'turngym.rollouts', 'turngym.agents')\n"
+        "assert not [name for name in sys.modules if name.startswith(rooms)]; env.close()"
+    )
+    sent = pickle.dumps(runner.make_env[runner.env_id])
+    subprocess.run([sys.executable, "-c", code], input=sent, check=True)
     runner.close()
 
 

@@ -263,7 +263,7 @@ def guest_command(spec: SandboxSpec, runtime: str) -> list[str]:
 
 @functools.cache
 def runtime_archive() -> bytes:
-    """Return the runtime folder as a compressed tar, about ten megabytes."""
+    """Return the runtime folder as a compressed tar of a few megabytes."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as archive:
         archive.add(runtime_folder(), ".", filter=_as_root)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from turngym.errors import SandboxRefused
@@ -65,7 +65,7 @@ def runtime_folder() -> Path:
         SandboxRefused: It cannot be made, for example on a full disk.
     """
     sources = [Path(sys._base_executable), *sorted(_GUEST.glob("*.py"))]  # type: ignore[attr-defined]  # the interpreter below a virtual environment
-    key = hashlib.sha256(f"4 {sys.version}".encode())
+    key = hashlib.sha256(f"5 {sys.version}".encode())
     for source in sources:
         key.update(source.name.encode() + source.read_bytes())
     target = cache_folder() / f"runtime-{key.hexdigest()[:16]}"
@@ -131,6 +131,7 @@ def _fill(folder: Path, executable: Path) -> None:
             _compile(file, library / (place.replace(".", "/") + ".pyc"))
     for binary in binaries:
         _copy_libraries(binary, folder)
+    _strip([folder / "bin" / "python3", *folder.rglob("*.so*")])
     guest = library / "turngym" / "sandbox" / "guest"
     for source in _GUEST.glob("*.py"):
         _compile(source, guest / f"{source.stem}.pyc")
@@ -179,3 +180,10 @@ def _copy_libraries(binary: Path, folder: Path) -> None:
     if loaders and not loader.exists():
         shutil.copy(Path(loaders[0]).resolve(), loader)
         loader.chmod(0o755)
+
+
+def _strip(binaries: Sequence[Path]) -> None:
+    """Remove what only debuggers read, often most of a library; without binutils it stays."""
+    if program := shutil.which("strip"):
+        line = [program, "--strip-debug", *map(str, binaries)]
+        subprocess.run(line, capture_output=True, check=False)

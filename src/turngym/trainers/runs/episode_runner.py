@@ -17,9 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import gymnasium
 from gymnasium import spaces
 
 from turngym.agents.policy import Policy
@@ -27,7 +25,7 @@ from turngym.environments.core.spaces import ShownText
 from turngym.environments.gym.hosts import Isolation
 from turngym.environments.gym.ray_workers import RayWorkers
 from turngym.environments.gym.registration import make, named
-from turngym.environments.gym.wrappers import ExpertMatch
+from turngym.environments.gym.wrappers import make_expert_match
 from turngym.errors import ConfigError
 from turngym.pictures import PictureFolder
 from turngym.registry import find
@@ -50,8 +48,9 @@ class Playground:
 
     def __init__(self, part: EnvPart, *, reserved: int, held_out: int) -> None:
         self.env_id = find(part.id).id
-        self.make_env = partial(_make_env, self.env_id, part)
-        """Returns a new environment; can be sent to another process."""
+        make_one = make_expert_match if part.expert_match else make
+        self.make_env = partial(make_one, self.env_id, **part.options)
+        """Returns a new environment. A process that is sent it imports no more than that needs."""
         self._reserved = reserved
         with named(part.id, part.options):
             self._catalogue = self.make_env()
@@ -97,11 +96,6 @@ class Playground:
         """Return what the environment says of itself."""
         _, info = self._catalogue.reset(seed=0, options={"task": self._task("train", 0)})
         return str(info.get("instructions", ""))
-
-
-def _make_env(env_id: str, part: EnvPart) -> gymnasium.Env[Any, Any]:
-    env = make(env_id, **part.options)
-    return ExpertMatch(env) if part.expert_match else env
 
 
 def _playground(part: EnvPart, config: TrainConfig) -> Playground:
