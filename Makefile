@@ -40,7 +40,7 @@ test: ## Everything that CI runs: the checks, then all tests with all game engin
 	@$(BIN)/python -m turngym.environments.web.sites.install tracker forum shop
 	@# mypy takes one core for half a minute; collecting compiles the tests for all workers meanwhile.
 	@{ $(BIN)/python -m pytest --collect-only -qq $(PYTEST_ARGS) >/dev/null 2>&1 || true; } & \
-		$(MAKE) check; wait
+		$(MAKE) check; code=$$?; wait; exit $$code
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 30 --durations-min 8 $(PYTEST_ARGS)
 
 proof: ## One part of the tests at full length: PART=web; without PART, what there is
