@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,13 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.models import policy, tokenizer
+from helpers.models import policy, policy_on, tokenizer
 from helpers.outside import CONTROL, bench, segments_match
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import build_tiny_model
 from turngym.agents.engine.protocol import Generation, OnToken, Sampling
 from turngym.agents.rendering import Renderer
+from turngym.environments.core.limits import TurnLimit
+from turngym.rollouts.episode import EpisodeSpec, rollout
+from turngym.rollouts.gateway.program import ProgramEnv
 from turngym.trainers.samples import to_samples
 from turngym.types import Trajectory
 
@@ -108,23 +112,35 @@ def command(agent: str, url: str, key: str) -> list[str]:
     return [PYTHON, "-c", OPENAI_AGENTS]
 
 
+def variables(folder: Path) -> dict[str, str]:
+    """Return what keeps the agents to themselves."""
+    quiet = {"MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors"}
+    home = {"HOME": str(folder), "PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1"}
+    alone = {"MSWEA_GLOBAL_CONFIG_DIR": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    return {**home, **quiet, **alone}
+
+
 async def run_agent(agent: str, url: str, folder: Path) -> str:
     """Run an agent's program to its end and return what it said."""
     key = "sk-some-agent-key-4242"
     places = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
-    quiet = {"MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors"}
-    home = {"HOME": str(folder), "PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1"}
-    alone = {"MSWEA_GLOBAL_CONFIG_DIR": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     process = await asyncio.create_subprocess_exec(
         *command(agent, url, key),
         cwd=folder,
-        env={**home, **places, **quiet, **alone},
+        env={**variables(folder), **places},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
     output, _ = await process.communicate()
     return output.decode(errors="replace")
+
+
+def as_environment(agent: str, folder: Path) -> ProgramEnv:
+    """Return an agent as the environment of its own model."""
+    words = command(agent, "$OPENAI_BASE_URL", "$OPENAI_API_KEY")
+    line = " ".join(word if word.startswith("$") else shlex.quote(word) for word in words)
+    return ProgramEnv(["sh", "-c", f"exec {line}"], folder=str(folder), variables=variables(folder))
 
 
 @cache
@@ -172,14 +188,33 @@ async def test_agent_with_a_random_model_gives_trainable_trajectories(
     check_trainable(trajectory)
 
 
-@pytest.mark.parametrize(
-    ("agent", "texts", "sign"),
-    [
-        ("mini-swe-agent", MINI_SWE, "hello"),
-        ("smolagents", SMOL, "forty-two"),
-        ("openai-agents", ADDER, "It is 42."),
-    ],
-)
+ENDS = [
+    ("mini-swe-agent", MINI_SWE, "hello"),
+    ("smolagents", SMOL, "forty-two"),
+    ("openai-agents", ADDER, "It is 42."),
+]
+
+
+@pytest.mark.parametrize(("agent", "texts", "sign"), ENDS)
+async def test_agent_is_the_environment_of_its_own_model(
+    agent: str, texts: list[str], sign: str, tmp_path: Path
+) -> None:
+    env = as_environment(agent, tmp_path)
+    await env.reset(seed=0)
+    steps = [await env.step(text) for text in texts]
+    assert [terminated for _, _, terminated, _, _ in steps] == [False] * len(steps[1:]) + [True]
+    assert not any("rewritten" in info for *_, info in steps)
+    if agent == "mini-swe-agent":
+        assert (tmp_path / "note.txt").read_text() == "hello\n"
+    engine, renderer = random_model()
+    sampler = policy_on(engine, renderer, sampling=Sampling(max_new_tokens=48))
+    env.episode_limits = [TurnLimit(4)]
+    spec = EpisodeSpec(env_id=agent, task=env.task("train", 0), env_seed=1, policy_seed=2)
+    check_trainable(await rollout(env, sampler, spec))
+    await env.close()
+
+
+@pytest.mark.parametrize(("agent", "texts", "sign"), ENDS)
 async def test_agent_comes_to_the_end_of_its_task(
     agent: str, texts: list[str], sign: str, tmp_path: Path
 ) -> None:

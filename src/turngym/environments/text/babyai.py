@@ -58,6 +58,11 @@ class BabyAIEnv(EngineGame):
     Start: a level that minigrid generates from the task's seed.
     End: terminated when done, or when minigrid sees that it cannot be done any more; the registered
     turn limit truncates.
+
+    Args:
+        difficulty: As ``GradedGame``.
+        picture: Show what is in view as a picture and not in words.
+        **kwargs: As ``GradedGame``.
     """
 
     name = "babyai"
