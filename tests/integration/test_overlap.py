@@ -288,6 +288,7 @@ def test_late_members_are_trained_beside_the_group_that_closed_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Straggler(monkeypatch, lease=3, step=1)
+    slow.until = lambda chosen: any(len(group.trajectories) == 3 for group in chosen.groups)
     group = {"quorum": 3, "patience": 0.01, "late": "carry"}
     rollout = {"staleness": 4, "groups_per_step": 1, "concurrency": 8, "group": group}
     train(load_config(TrainConfig, [SETTINGS, {"rollout": rollout}]), tmp_path)
