@@ -184,7 +184,11 @@ call = answer["tool_calls"][0]["function"]
 found = post("/act", {{"name": call["name"], "arguments": json.loads(call["arguments"])}})
 said += [answer | {{"content": None}}, {{"role": "tool", "content": found["observation"]}}]
 said.append(ask(said, tools=tools))
-assert ask([*said, row("?")], temperature=0.5)["content"] == "three", said
+said += [row("?")]
+said.append(ask(said, temperature=0.5, stop="END"))
+assert said[-1]["content"] == "three ", said
+said[-1]["content"] += "END"
+ask([*said, row("!")])
 """, inner="text/maze")  # fmt: skip
     _, info = await env.reset(seed=1)
     first, second = info["messages"]
@@ -196,7 +200,9 @@ assert ask([*said, row("?")], temperature=0.5)["content"] == "three", said
     assert "rewritten" not in info
     assert [message.role for message in info["messages"]] == ["tool"]
     await env.step("two")
-    _, _, terminated, _, info = await env.step("<think>no</think>three")
+    _, _, _, _, info = await env.step("<think>no</think>three END four")
+    assert info["rewritten"] == "history was rewritten from message 6 of 7 on"
+    _, _, terminated, _, info = await env.step("five")
     assert terminated
     assert info["score"] == 0.0
     await env.close()

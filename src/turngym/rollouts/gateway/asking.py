@@ -17,10 +17,9 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from turngym.agents.serving.answers import tool_call_rows, with_tools
+from turngym.agents.serving.answers import before_stop, split_tool_calls, tool_call_rows, with_tools
 from turngym.agents.serving.http import (
     DONE,
     Access,
@@ -88,6 +87,8 @@ class ProgramSide:
         self.is_over = False
         self._said: list[Message] = []
         """The conversation up to and with the last answer."""
+        self._uncut = ""
+        """The last answer, behind a stop text as well."""
         self._files: Mapping[int, bytes] = {}
         """What it shows."""
         self._reward = 0.0
@@ -100,9 +101,14 @@ class ProgramSide:
         """
         said, files, whole = self._said, self._files, asked.messages
         self.asked, self._files = asked, asked.files
-        pairs = enumerate(zip(said, whole, strict=False))
-        same = takewhile(lambda p: _same(*p[1]) and files.get(p[0]) == asked.files.get(p[0]), pairs)
-        kept, info = len([*same]), dict[str, Any]()
+        kept, info = 0, dict[str, Any]()
+        for n, (one, other) in enumerate(zip(said, whole, strict=False)):
+            # Some put the stop text back that ended the last answer.
+            uncut = replace(one, content=self._uncut) if n == len(said) - 1 else one
+            is_same = _same(one, other) or _same(uncut, other)
+            if not is_same or files.get(n) != asked.files.get(n):
+                break
+            kept += 1
         if said and not kept == len(said) < len(whole):
             info["rewritten"] = f"history was rewritten from message {kept} of {len(said)} on"
             kept = 0
@@ -114,11 +120,12 @@ class ProgramSide:
             last = info["pictures"][max(new)]
         return Outcome(text=text, reward=self.take_reward(), info=info, image=last)
 
-    def answer(self, message: Message) -> None:
-        """Answer the question that is shown."""
+    def answer(self, text: str) -> None:
+        """Answer the question that is shown, up to the first of its stop texts."""
         asked, self.asked = self.asked, None
         if asked is not None:
-            self._said = [*asked.messages, message]
+            message = split_tool_calls(before_stop(text, asked.stops), asked.tools)
+            self._said, self._uncut = [*asked.messages, message], text
             if not asked.answer.done():
                 asked.answer.set_result(message)
 

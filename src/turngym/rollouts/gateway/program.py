@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import IO, Any, Literal
 
-from turngym.agents.serving.answers import before_stop, split_tool_calls
 from turngym.agents.serving.http import serving
 from turngym.environments.core.actions import Action, function_tool
 from turngym.environments.core.env import AsyncTurnEnv, Outcome
@@ -27,10 +26,10 @@ from turngym.environments.core.spaces import ShownText
 from turngym.environments.gym.hosts import as_async
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, EnvironmentFault, require_known
-from turngym.rollouts.gateway.asking import Asking, ProgramSide, program_app
+from turngym.rollouts.gateway.asking import ProgramSide, program_app
 from turngym.rollouts.gateway.hosted import HostedEnv
 from turngym.tasks.base import Split, Task
-from turngym.types import Message, StopReason
+from turngym.types import StopReason
 
 _ENDINGS = ("fault", "end")
 _TAIL_BYTES = 4096
@@ -175,7 +174,8 @@ class ProgramEnv(AsyncTurnEnv):
         """
         side = self._side
         assert side is not None
-        side.answer(_message(side.asked, str(action.arguments["text"])))
+        text = str(action.arguments["text"])
+        side.answer(text.encode(errors="replace").decode())  # half of a unicode pair
         return await self._next(side)
 
     def score(self) -> float | None:
@@ -317,11 +317,3 @@ class _Running:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = output.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]
-
-
-def _message(asked: Asking | None, text: str) -> Message:
-    """Return an answer as the program gets it, half of a unicode pair as a question mark."""
-    text = text.encode(errors="replace").decode()
-    if asked is None:
-        return Message(role="assistant", content=text)
-    return split_tool_calls(before_stop(text, asked.stops), asked.tools)
