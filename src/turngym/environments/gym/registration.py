@@ -81,6 +81,13 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         return gymnasium.make(entry.id, **kwargs)
 
 
+def make_expert_match(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Return a new environment by name whose expert pays; arguments as for ``make``."""
+    from turngym.environments.gym.wrappers import ExpertMatch
+
+    return ExpertMatch(make(name, **kwargs))
+
+
 _MISSING = re.compile(r"\(\) missing \d+ required (?:positional|keyword-only) arguments?: (.+)")
 
 

@@ -21,7 +21,6 @@ from turngym.environments.core.episode import EpisodeCore, Outcome
 from turngym.environments.core.limits import Limit, ToolCallLimit, limit_of
 from turngym.environments.core.spaces import Info
 from turngym.environments.gym.face import GymFace
-from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
 from turngym.records import append_trajectory
 from turngym.types import Message, StopReason, Trajectory, Turn
@@ -163,11 +162,6 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
             return 1.0
         is_same_command = isinstance(wanted, Action) and own.name == wanted.name
         return 0.1 + 0.9 * (0.5 if is_same_command else 0.1)
-
-
-def make_expert_match(name: str, **kwargs: Any) -> ExpertMatch:
-    """Return a new environment by name whose expert pays; arguments as for ``make``."""
-    return ExpertMatch(make(name, **kwargs))
 
 
 class RecordTurns(gymnasium.Wrapper[Observation, str, Observation, str], RecordConstructorArgs):

@@ -24,8 +24,7 @@ from turngym.agents.policy import Policy
 from turngym.environments.core.spaces import ShownText
 from turngym.environments.gym.hosts import Isolation
 from turngym.environments.gym.ray_workers import RayWorkers
-from turngym.environments.gym.registration import make, named
-from turngym.environments.gym.wrappers import make_expert_match
+from turngym.environments.gym.registration import make, make_expert_match, named
 from turngym.errors import ConfigError
 from turngym.pictures import PictureFolder
 from turngym.registry import find
