@@ -86,7 +86,8 @@ A lake is a picture of 4 × 4 squares, and the text says no more than that there
 random weights, its part that sees included, imitates a noisy expert for 300 steps; then GRPO takes
 over, with a reward for the goal alone. *Blind* is the same run of a model that is shown no picture
 (`model.image_size=0`): what can be had without looking. Settings were found on seed 0, which is not
-among these.""",
+among these. Lakes of training are solved five times in six at the end: of this size there are few,
+and what is learned on them does not carry over whole, so the likeliest token is as good before.""",
         page=PAGE,
         section="pictures",
         plot="pictures-learning.png",

@@ -14,10 +14,12 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from turngym.agents.serving.http import serving
 from turngym.environments.core.actions import Action, function_tool
@@ -158,7 +160,7 @@ class ProgramEnv(AsyncTurnEnv):
             app = program_app(lambda: self._side)
             self._url = await self._server.enter_async_context(serving(app))
         side = self._side = ProgramSide(self._hosted, shows_pictures=self._pictures)
-        self._running = await self._start(side, given)
+        await self._start(side, given)
         outcome = await self._next(side)
         if outcome.terminated or outcome.truncated:
             raise self._fault("it ended before it asked its model anything")
@@ -229,7 +231,7 @@ class ProgramEnv(AsyncTurnEnv):
         if self._hosted is not None:
             await self._hosted.close()
 
-    async def _start(self, side: ProgramSide, given: Mapping[str, Any]) -> _Running:
+    async def _start(self, side: ProgramSide, given: Mapping[str, Any]) -> None:
         base = f"{self._url}/episodes/{side.key}"
         variables = {
             "OPENAI_BASE_URL": f"{base}/v1",
@@ -239,40 +241,29 @@ class ProgramEnv(AsyncTurnEnv):
             "TURNGYM_MCP_URL": f"{base}/mcp",
             "TURNGYM_TASK": json.dumps(given),
         }
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
+        self._running = _Running(
+            self.command, env={**os.environ, **variables, **self._variables}, cwd=self._folder
+        )
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self.command,
-                env={**os.environ, **variables, **self._variables},
-                cwd=self._folder,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        except BaseException as error:
-            output.close()
-            if not isinstance(error, OSError):
-                raise
+            await asyncio.shield(self._running.started)
+        except OSError as error:
             what = error.filename or self.command[0]
             raise ConfigError(f"program: {what!r} cannot be used: {error.strerror}") from error
-        return _Running(process, output)
 
     async def _next(self, side: ProgramSide) -> Outcome:
         """Return the next question, or the end."""
         running = self._running
         assert running is not None
         asking = asyncio.ensure_future(side.questions.get())
-        ending = asyncio.ensure_future(running.process.wait())
+        both: set[asyncio.Future[Any]] = {asking, running.ended}
         try:
             done, _ = await asyncio.wait(
-                {asking, ending}, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED
+                both, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
-            ending.cancel()
             if not asking.done():
                 asking.cancel()
-        hosted, code = self._hosted, running.process.returncode
+        hosted, code = self._hosted, running.ended.result() if running.ended.done() else None
         if asking in done and not (hosted is not None and hosted.is_over):
             return await asyncio.to_thread(side.shown, asking.result())  # pictures take long
         await self._stop()
@@ -302,17 +293,51 @@ class ProgramEnv(AsyncTurnEnv):
 
 
 class _Running:
-    """A program that was started, and what it writes."""
+    """A program, and what it writes.
 
-    def __init__(self, process: asyncio.subprocess.Process, output: IO[bytes]) -> None:
-        self.process = process
-        self._output = output
+    A thread of its own starts it and waits for its end: to start a program blocks.
+
+    Args:
+        command: The program and its arguments.
+        env: Its environment variables.
+        cwd: Its folder; None for the one of this process.
+    """
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], cwd: str | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[int] = self._loop.create_future()
+        """Its process id, or an ``OSError``."""
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        """Its exit code."""
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
+        threading.Thread(target=self._run, args=(command, env, cwd), daemon=True).start()
+
+    def _run(self, command: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
+        try:
+            process = subprocess.Popen(
+                command,
+                env=env,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return self._note(self.started.set_exception, error)
+        self._note(self.started.set_result, process.pid)
+        return self._note(self.ended.set_result, process.wait())
+
+    def _note(self, act: Callable[[Any], None], found: object) -> None:
+        with suppress(RuntimeError):  # the loop is over, and who waits in it
+            self._loop.call_soon_threadsafe(act, found)
 
     async def stop(self) -> str:
         """Kill it, with what it has started, and return the last line that it wrote."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        await self.process.wait()
+        with suppress(OSError):  # it did not start, or is over
+            os.killpg(await asyncio.shield(self.started), signal.SIGKILL)
+        if self.started.exception() is None:
+            await asyncio.shield(self.ended)
         with self._output as output:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = output.read().decode(errors="replace").split("\n")
