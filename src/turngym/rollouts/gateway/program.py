@@ -156,9 +156,10 @@ class ProgramEnv(AsyncTurnEnv):
             given["instructions"] = self._hosted.instructions_in_text
             given |= {"observation": opening.text, "tools": self._hosted.tools}
         if self._server is None:
-            self._server = AsyncExitStack()
+            server = AsyncExitStack()
             app = program_app(lambda: self._side)
-            self._url = await self._server.enter_async_context(serving(app))
+            self._url = await server.enter_async_context(serving(app))
+            self._server = server
         side = self._side = ProgramSide(self._hosted, shows_pictures=self._pictures)
         await self._start(side, given)
         outcome = await self._next(side)
