@@ -253,6 +253,25 @@ async def test_pictures_are_seen_and_a_changed_one_opens_a_segment(program: Any)
     await env.close()
 
 
+async def test_a_task_of_any_length_and_its_pictures_reach_the_program(program: Any) -> None:
+    env = program("""
+import urllib.request
+whole = json.loads(urllib.request.urlopen(os.environ["TURNGYM_URL"] + "/task").read())
+found = post("/act", {"action": "go north"})
+images = [one["image"][:14] for one in (whole, found)]
+ask([row(" ".join([*sorted(task), whole["observation"], *images]))])
+""", inner="text/maze", inner_options={"picture": True})  # fmt: skip
+    png = "data:image/png"
+    for rules, keys in (
+        ("short", "id instructions observation seed split tools"),
+        ("long " * 30_000, "id seed split"),
+    ):
+        env._hosted.env.unwrapped.rules = rules
+        observation, _ = await env.reset(seed=0)
+        assert observation["text"] == f"{keys} Look at the picture. {png} {png}"
+    await env.close()
+
+
 @pytest.mark.extra("PIL")
 async def test_pictures_that_cannot_be_shown_are_named(program: Any) -> None:
     url = data_url(np.zeros((2, 2, 3), np.uint8))
@@ -315,6 +334,7 @@ async def test_a_program_with_its_own_environment_says_how_well_it_did(program: 
     [
         ("print('no luck')", {}, "ended before it asked its model anything: no luck"),
         ("ask([row('a')]); raise KeyError('x')", {}, "exit code 1: KeyError: 'x'"),
+        ("ask([row('a')]); post('/end', {'error': 'no disk'})", {}, "it broke: no disk"),
         ("ask([row('a')]); __import__('time').sleep(1000)", {"timeout_s": 2}, "within 2 s"),
     ],
 )
@@ -352,8 +372,8 @@ ask([row(one["error"]["message"]) for one in found])
     observation, _ = await env.reset(seed=0)
     assert observation["text"].split("\n\n") == [
         "act: this program was given no environment (inner=...)",
-        "end: score 2 must lie in 0..1",
-        'end: wanted {"score": NUMBER, "reward": NUMBER}',
+        "score: Input should be less than or equal to 1",
+        "score: Input should be a valid number",
         "n: Input should be less than or equal to 1",
         "response_format: this server cannot do that; leave it out",
     ]

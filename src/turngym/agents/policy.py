@@ -57,7 +57,7 @@ def messages_seen(observation: Mapping[str, Any], info: Mapping[str, Any]) -> tu
 
     Args:
         observation: Its text becomes a user's message.
-        info: Its key ``messages``, of an environment that speaks for itself, goes before.
+        info: Where it has ``messages``, of an environment that speaks for itself, they are these.
     """
     found: tuple[Message, ...] | None = info.get("messages")
     return (Message(role="user", content=str(observation["text"])),) if found is None else found

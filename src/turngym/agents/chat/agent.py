@@ -225,6 +225,8 @@ def _shown(
     first = len(found) - len(info["messages"]) if "messages" in info else len(found) - 1
     pictures = info.get("pictures", {}) if "messages" in info else {0: observation.get("image")}
     for place, image in pictures.items():
+        if first + place < 0:  # it was cut away
+            continue
         found[first + place] = replace(found[first + place], image=image)
     return found
 

@@ -3,8 +3,10 @@
 Under ``/episodes/KEY``, KEY being the episode's own:
 
     POST /v1/chat/completions    POST /v1/responses    GET /v1/models    /mcp
+    GET /task     what is to be done, with the first picture of the inner environment
     POST /act     {"action": "go north"}, or {"name": "go", "arguments": {...}} -> what is seen
-    POST /end     {"score": 1.0, "reward": 1.0}, of a program with an environment of its own
+    POST /end     {"score": 1.0, "reward": 1.0}, of a program with an environment of its own;
+                  {"error": TEXT} where it broke, so that the episode does not count
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import importlib.util
 import secrets
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from turngym.agents.serving.answers import before_stop, split_tool_calls, tool_call_rows, with_tools
@@ -32,11 +35,12 @@ from turngym.agents.serving.http import (
     json_object,
     json_response,
 )
-from turngym.agents.serving.requests import ChatRequest, checked, messages_of
+from turngym.agents.serving.requests import ChatRequest, checked, messages_of, parse
 from turngym.environments.core.env import Outcome
 from turngym.errors import EnvironmentFault
 from turngym.faults import Boundary
-from turngym.pictures import pixels_in
+from turngym.pictures import data_url, pixels_in
+from turngym.rollouts.gateway.bodies import EndBody
 from turngym.rollouts.gateway.calls import mcp_app
 from turngym.rollouts.gateway.hosted import HostedEnv, ToolAnswer
 from turngym.rollouts.gateway.responses import ResponseWriter, answer_row, chat_request
@@ -71,10 +75,14 @@ class ProgramSide:
 
     Args:
         hosted: The environment that it acts on, where it has none of its own.
+        task: What the program is to do.
         shows_pictures: It may ask about pictures.
     """
 
-    def __init__(self, hosted: HostedEnv | None, *, shows_pictures: bool = False) -> None:
+    def __init__(
+        self, hosted: HostedEnv | None, task: Json, *, shows_pictures: bool = False
+    ) -> None:
+        self.task = task
         self._shows_pictures = shows_pictures
         self.key = secrets.token_urlsafe(16)
         self.hosted = hosted
@@ -82,6 +90,8 @@ class ProgramSide:
         self.asked: Asking | None = None
         """The question that is shown, until it is answered."""
         self.score: float | None = None
+        self.error: str | None = None
+        """Why the episode does not count, by the program's own word."""
         self.responses: dict[str, list[Json]] = {}
         """Chat messages of each response, which later ones may go on from."""
         self.is_over = False
@@ -156,6 +166,16 @@ class ProgramSide:
                 raise
             raise BadRequest(_OVER, status=410) from None
 
+    def said_before(self, response: str | None) -> list[Json]:
+        """Return the chat messages up to and with a response, by its id.
+
+        Raises:
+            BadRequest: There is none.
+        """
+        if response is not None and response not in self.responses:
+            raise BadRequest(f"previous_response_id: no response {response!r}", status=404)
+        return [] if response is None else self.responses[response]
+
     async def act(self, said: Json) -> ToolAnswer:
         """Carry out what the program does in the inner environment.
 
@@ -173,21 +193,16 @@ class ProgramSide:
         self._reward += answer.reward
         return answer
 
-    def end(self, said: Json) -> None:
+    def end(self, said: EndBody) -> None:
         """Take the program's own word for how well it did.
 
         Raises:
-            BadRequest: There is an environment that says it, or the numbers are none.
+            BadRequest: There is an environment that says it.
         """
         if self.hosted is not None:
             raise BadRequest("end: the inner environment pays and judges this program")
-        score, reward = said.get("score"), said.get("reward", 0.0)
-        if not all(isinstance(one, int | float) for one in (0 if score is None else score, reward)):
-            raise BadRequest('end: wanted {"score": NUMBER, "reward": NUMBER}')
-        if score is not None and not 0 <= score <= 1:
-            raise BadRequest(f"end: score {score} must lie in 0..1")
-        self.score = None if score is None else float(score)
-        self._reward += float(reward)
+        self.score, self.error = said.score, said.error
+        self._reward += said.reward
 
     def close(self) -> None:
         """Answer nothing any more."""
@@ -255,6 +270,10 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
         model = {"id": "policy", "object": "model", "created": 0, "owned_by": "turngym"}
         return json_response({"object": "list", "data": [model]})
 
+    async def task(request: Request) -> Response:
+        side = found(request)
+        return json_response(side.task | _picture(side.hosted and side.hosted.image))
+
     async def chat(request: Request) -> Response | EventStream:
         asked = checked(ChatRequest, json_object(await request.body()))
         answer = await found(request).ask(asked)
@@ -262,10 +281,7 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
 
     async def responses(request: Request) -> Response | EventStream:
         side, body = found(request), json_object(await request.body())
-        before = body.get("previous_response_id")
-        if before is not None and before not in side.responses:
-            raise BadRequest(f"previous_response_id: no response {before!r}", status=404)
-        asked = chat_request(body, side.responses[before] if before is not None else ())
+        asked = chat_request(body, side.said_before(body.get("previous_response_id")))
         answer, writer = await side.ask(checked(ChatRequest, asked)), ResponseWriter(body)
         side.responses[writer.id] = [*asked["messages"], answer_row(answer)]
         if body.get("stream"):
@@ -275,17 +291,18 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
     async def act(request: Request) -> Response:
         answer = await found(request).act(json_object(await request.body()))
         body: Json = {"observation": answer.text, "is_over": answer.stop_reason is not None}
-        return json_response(body | {"legal_actions": answer.legal_actions})
+        body["legal_actions"] = answer.legal_actions
+        return json_response(body | _picture(answer.image))
 
     async def end(request: Request) -> Response:
-        found(request).end(json_object(await request.body()))
+        found(request).end(parse(EndBody, await request.body()))
         return json_response({})
 
     async def call(side: ProgramSide, name: str, arguments: Json) -> ToolAnswer:
         return await side.act({"name": name, "arguments": arguments})
 
     return _app([
-        ("GET", "v1/models", models), ("POST", "v1/chat/completions", chat),
+        ("GET", "v1/models", models), ("GET", "task", task), ("POST", "v1/chat/completions", chat),
         ("POST", "v1/responses", responses), ("POST", "act", act), ("POST", "end", end),
     ], find, call)  # fmt: skip
 
@@ -317,6 +334,10 @@ def _app(routes: Sequence[tuple[str, str, Any]], find: Any, call: Any) -> Starle
         failed={EnvironmentFault: broke},
         lifespan=lifespan,
     )
+
+
+def _picture(image: Any) -> Json:
+    return {} if image is None else {"image": data_url(image)}
 
 
 def _same(one: Message, other: Message) -> bool:
@@ -360,10 +381,6 @@ async def _stream(answer: Json, asked: ChatRequest) -> AsyncGenerator[bytes]:
 
 
 async def _response_stream(answer: Json, writer: ResponseWriter) -> AsyncGenerator[bytes]:
-    def parts() -> Iterator[bytes]:
-        yield from writer.opening()
-        yield from writer.text(answer["choices"][0]["message"]["content"])
-        yield from writer.closing(answer)
-
-    for part in parts():
+    text = answer["choices"][0]["message"]["content"]
+    for part in chain(writer.opening(), writer.text(text), writer.closing(answer)):
         yield part

@@ -35,6 +35,8 @@ from turngym.types import StopReason
 
 _ENDINGS = ("fault", "end")
 _TAIL_BYTES = 4096
+_LONGEST_VARIABLE = 100_000
+"""Letters; Linux starts no program with one of 128 KiB."""
 
 
 class Words:
@@ -62,7 +64,7 @@ class ProgramEnv(AsyncTurnEnv):
 
     The program is started anew for each episode and speaks OpenAI's API (chat completions or
     responses, whole or streamed, with tools) at ``OPENAI_BASE_URL``. How answers are sampled is
-    the policy's matter. ``TURNGYM_TASK`` holds the task as JSON.
+    the policy's matter. ``TURNGYM_TASK`` holds the task as JSON, and so does ``TURNGYM_URL``/task.
 
     Action: the model's answer; a tool call in it reaches the program as such.
     Observation: what the program says since the last answer, in ``info["messages"]`` as messages.
@@ -160,8 +162,8 @@ class ProgramEnv(AsyncTurnEnv):
             app = program_app(lambda: self._side)
             self._url = await server.enter_async_context(serving(app))
             self._server = server
-        side = self._side = ProgramSide(self._hosted, shows_pictures=self._pictures)
-        await self._start(side, given)
+        side = self._side = ProgramSide(self._hosted, given, shows_pictures=self._pictures)
+        await self._start(side)
         outcome = await self._next(side)
         if outcome.terminated or outcome.truncated:
             raise self._fault("it ended before it asked its model anything")
@@ -232,15 +234,17 @@ class ProgramEnv(AsyncTurnEnv):
         if self._hosted is not None:
             await self._hosted.close()
 
-    async def _start(self, side: ProgramSide, given: Mapping[str, Any]) -> None:
-        base = f"{self._url}/episodes/{side.key}"
+    async def _start(self, side: ProgramSide) -> None:
+        base, task = f"{self._url}/episodes/{side.key}", json.dumps(side.task)
+        if len(task) > _LONGEST_VARIABLE:
+            task = json.dumps({key: side.task[key] for key in ("id", "split", "seed")})
         variables = {
             "OPENAI_BASE_URL": f"{base}/v1",
             "OPENAI_API_BASE": f"{base}/v1",
             "OPENAI_API_KEY": side.key,
             "TURNGYM_URL": base,
             "TURNGYM_MCP_URL": f"{base}/mcp",
-            "TURNGYM_TASK": json.dumps(given),
+            "TURNGYM_TASK": task,
         }
         self._running = _Running(
             self.command, env={**os.environ, **variables, **self._variables}, cwd=self._folder
@@ -272,6 +276,8 @@ class ProgramEnv(AsyncTurnEnv):
             raise self._fault(f"no question and no end within {self.timeout_s:g} s")
         if asking not in done and code and self.crash == "fault":
             raise self._fault(f"exit code {code}")
+        if side.error is not None:
+            raise self._fault(f"it says that it broke: {side.error[:300]}")
         reward = side.take_reward()
         if hosted is not None and not hosted.is_over:
             reward += await hosted.end()
