@@ -87,10 +87,10 @@ class QuizEnv(TaskSetEnv, TurnEnv):
 
     def turn(self, action: Any) -> Outcome:
         @dataclass
-        class Said:
+        class ChatRow:
             answer: str
 
-        result = finished(judge(self.problem, Said(str(action.arguments["text"])), "quiz"))
+        result = finished(judge(self.problem, ChatRow(str(action.arguments["text"])), "quiz"))
         self._won = result.score
         return Outcome(text="judged.", reward=result.score, terminated=True)
 

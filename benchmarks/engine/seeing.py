@@ -36,12 +36,13 @@ from seeing_models import EYES, SEEING, TEXT
 from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
 
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import add_lora, load_model_dir, save_model_dir, seeded
 from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.engine.vision import give_vision
-from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.rendering import Renderer
 from turngym.agents.templates import prepare, takes_system
 from turngym.errors import ConfigError
 from turngym.trainers.update.forward import micro_batches, read_tokens, score

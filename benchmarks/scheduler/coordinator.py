@@ -40,10 +40,11 @@ from turn_costs import Numbers, Sampler, Windows
 
 from harness import RESULTS, ROOT, machine, put_section, versions
 from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.engine.models import train_tokenizer
 from turngym.agents.engine.protocol import Generation, OnToken, Sampling
 from turngym.agents.policy import ContextOverflow, EpisodeContext
-from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.rendering import Renderer
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import AsyncTurnEnv, Outcome
 from turngym.environments.core.limits import TurnLimit

@@ -13,12 +13,13 @@ import time
 from typing import Any
 
 from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.chat.prompting import PlainPrompting
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import build_tiny_model, train_tokenizer
 from turngym.agents.engine.protocol import Sampling
-from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.rendering import Renderer
 from turngym.environments.gym.registration import make
 from turngym.rollouts.scheduler.config import BudgetConfig, SchedulerConfig
 from turngym.rollouts.scheduler.groups import UniformSelection

@@ -12,8 +12,10 @@ Everything is frozen. ``turngym.records`` writes and reads it as JSON lines.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
@@ -76,6 +78,52 @@ def after_thoughts(text: str) -> str:
     """Return what a model says after its thoughts; nothing where the last one is not closed."""
     answer = text.rpartition(THOUGHT_ENDS)[2]
     return "" if THOUGHT in answer else answer
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_OBJECT = re.compile(r"\{\s*[\"}]")
+# Bounds on the work that one text can cause: a model that repeats itself sends a megabyte of "{".
+_MAX_BROKEN_CHARS, _LEAST_CHARS = 1_000_000, 1_000
+
+
+def json_object_at(text: str, start: int) -> tuple[dict[str, Any], int]:
+    """Return the JSON object that begins at ``start``, and where it ends.
+
+    Args:
+        text: Any text.
+        start: Index of its ``{``.
+
+    Raises:
+        ValueError: There is none.
+    """
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except RecursionError as error:
+        raise ValueError("it is too deep") from error
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    return value, end
+
+
+def json_objects(text: str) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield the JSON objects in ``text`` that lie in no other, and where each begins."""
+    broken = 0  # characters that were read for nothing: deep objects are all read
+    start = _OBJECT.search(text)
+    while start is not None and broken < _MAX_BROKEN_CHARS:
+        try:
+            value, end = json_object_at(text, start.start())
+        except ValueError as error:
+            end = start.start() + 1
+            is_deep = isinstance(error.__cause__, RecursionError)
+            at = len(text) if is_deep else getattr(error, "pos", end)
+            broken += max(_LEAST_CHARS, at - end)
+        else:
+            yield value, start.start()
+        start = _OBJECT.search(text, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

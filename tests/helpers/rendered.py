@@ -10,7 +10,7 @@ import numpy as np
 
 from helpers import models
 from turngym.agents.engine.protocol import Sampling
-from turngym.agents.rendering import Renderer
+from turngym.agents.rendering import AnswerEnd, Renderer
 from turngym.trainers.credit.base import CreditContext, TurnBatch
 from turngym.types import Message, StopReason, TokenSpan, Trajectory, TrajectoryGroup, Turn
 
@@ -39,7 +39,7 @@ def rendered_episode(
         if number == 0:
             prompt = renderer.opening(observation)
         else:
-            prompt = renderer.continuation(observation, hit_eos=number - 1 not in cut)
+            prompt = renderer.continuation(observation, AnswerEnd(is_closed=number - 1 not in cut))
         drawn = renderer.action(done)[: -1 if number in cut else None]
         action = TokenSpan(
             token_ids=drawn, sampled=True, logprobs=(-1.0,) * len(drawn), policy_version=0

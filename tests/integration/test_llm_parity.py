@@ -13,13 +13,14 @@ import pytest
 
 import turngym
 from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.config import ChatConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import load_model_dir
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import RemoteChat
-from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.rendering import Renderer
 from turngym.agents.serving.http import serving
 from turngym.agents.serving.policy_server import PolicyServer
 from turngym.rollouts.episode import group_specs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +14,10 @@ import pytest
 
 import turngym
 from helpers.models import policy, tokenizer
+from helpers.tools import TOOLS, WALKS, Scripted, renderer, sampled
+from turngym.agents.call_forms import FoundCall
 from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.config import ChatConfig, CompletionsConfig
 from turngym.agents.engine.config import TinyModelConfig
@@ -22,9 +26,11 @@ from turngym.agents.engine.models import build_tiny_model, train_tokenizer
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import CompletionsEngine, RemoteChat
-from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.rendering import Renderer
 from turngym.agents.serving.http import bind, serving
 from turngym.agents.serving.policy_server import PolicyServer
+from turngym.agents.templates import rendered
+from turngym.agents.tool_calls import called_row, result_row
 from turngym.errors import ConfigError
 from turngym.rollouts.episode import group_specs
 from turngym.rollouts.evaluation.evaluate import collect
@@ -294,3 +300,51 @@ async def test_a_model_that_sees_is_shown_the_pictures_of_chat_messages() -> Non
     assert min(token for one in found for span in one.spans for token in span.token_ids) >= 0
     assert refused.status_code == 400
     assert "wanted an image as data:image/png;base64" in refused.text
+
+
+async def test_tools_are_shown_and_called_as_the_template_does_and_no_token_is_read_twice() -> None:
+    one = renderer("tags")
+    turns = (WALKS[:2], WALKS[2:], [])
+    answers = [sampled(one, *walks) if walks else one.closed("Done.") for walks in turns]
+    rows: list[Any] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "a"}]
+    whole: list[Any] = [("system", "Be kind."), ("user", "a")]
+    read: list[int] = []
+
+    async def ask(engine: Any) -> list[Any]:
+        """Return prompt, sampled tokens, message and why it ended."""
+        async with (
+            serving(PolicyServer(engine, one, name="tiny").app()) as url,
+            httpx.AsyncClient(base_url=url) as client,
+        ):
+            found = []
+            for walks in engine.turns:
+                body = {"model": "tiny", "tools": TOOLS, "return_token_ids": True, "messages": rows}
+                answer = (await client.post("/v1/chat/completions", json=body)).json()
+                [choice] = answer["choices"]
+                found.append((answer["prompt_token_ids"], choice))
+                message = choice["message"]
+                calls = message.get("tool_calls", [])
+                assert [json.loads(call["function"]["arguments"]) for call in calls] == walks
+                rows.append(message)
+                rows.extend(
+                    {"role": "tool", "tool_call_id": call["id"], "content": f"room {place}"}
+                    for place, call in enumerate(calls)
+                )
+            return found
+
+    engine: Any = Scripted(*answers)
+    engine.turns = turns
+    for walks, (prompt, choice) in zip(turns, await ask(engine), strict=True):
+        assert prompt[: len(read)] == read
+        read = [*prompt, *choice["token_ids"]]
+        assert choice["finish_reason"] == ("tool_calls" if walks else "stop")
+        called = [FoundCall(name="go", arguments=walk) for walk in walks]
+        whole += [called_row(called, "")] if walks else [("assistant", "Done.")]
+        whole += [result_row(call, f"room {place}") for place, call in enumerate(called)]
+    assert one.tokenizer.decode(read) == rendered(one.tokenizer, whole, tools=TOOLS).strip()
+    # A server that has answered nothing of it reads the same.
+    other: Any = Scripted(one.closed("Done."))
+    other.turns = ([],)
+    del rows[-1]
+    [(prompt, _)] = await ask(other)
+    assert [*prompt, *answers[-1]] == read

@@ -14,11 +14,18 @@ import pytest
 
 from helpers.models import model, policy, policy_on, tokenizer
 from helpers.signals import SIGNALS, register_for_a_while
+from helpers.tools import TOOLS, WALKS, Scripted, renderer, sampled, template
+from helpers.tools import tokenizer as tokenizer_of
+from turngym.agents.call_forms import FoundCall
+from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import build_tiny_model, train_tokenizer
 from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.rendering import Renderer
+from turngym.agents.templates import rendered
+from turngym.agents.tool_calls import action_text, called_row, result_row, with_tools
 from turngym.config import load_config
 from turngym.environments.gym.face import as_gym
 from turngym.errors import ConfigError, EnvironmentFault, Interrupted
@@ -30,7 +37,7 @@ from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.checkpoints import find_model
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.forward import score
-from turngym.types import StopReason, Trajectory
+from turngym.types import Message, StopReason, Trajectory
 
 pytestmark = [pytest.mark.extra("starlette", "uvicorn")]
 
@@ -191,20 +198,62 @@ said[-1]["content"] += "END"
 ask([*said, row("!")])
 """, inner="text/maze")  # fmt: skip
     _, info = await env.reset(seed=1)
-    first, second = info["messages"]
-    assert '"name": "go"' in first.content
-    assert first.content.startswith("play\n\n")
-    assert second.content == "where to?"
+    assert [message.content for message in info["messages"]] == ["play", "where to?"]
+    assert info["tools"] == [tool]
     call = json.dumps({"name": "go", "arguments": {"direction": "east"}})
     _, _, _, _, info = await env.step(f"I go. {call}")
     assert "rewritten" not in info
     assert [message.role for message in info["messages"]] == ["tool"]
-    await env.step("two")
+    _, _, _, _, info = await env.step("two")
+    assert info["rewritten"] == "the tools are others"
     _, _, _, _, info = await env.step("<think>no</think>three END four")
     assert info["rewritten"] == "history was rewritten from message 6 of 7 on"
     _, _, terminated, _, info = await env.step("five")
     assert terminated
     assert info["score"] == 0.0
+    await env.close()
+
+
+@pytest.mark.parametrize("native", [True, False])
+async def test_tools_of_a_program_are_called_as_its_model_does_or_in_words(
+    program: Any, native: bool
+) -> None:
+    env = program(f"""
+tools = {TOOLS!r}
+said = [row("play", "system"), row("where to?")]
+for turn in range(2):
+    answer = ask(said, tools=tools)
+    call = answer["tool_calls"][0]["function"]
+    assert json.loads(call["arguments"]) == {WALKS!r}[turn], answer
+    said += [answer, {{"role": "tool", "content": f"room {{turn}}"}}]
+said = said[:1] + said[2:]
+ask(said, tools=tools)
+post("/end", {{"score": 1.0}})
+""")  # fmt: skip
+    one = Renderer(tokenizer_of(template("tags")), tool_calls=native)
+    calls = [sampled(renderer("tags"), walk) for walk in WALKS[:2]]
+    words = [one.closed(action_text("go", walk)) for walk in WALKS[:2]]
+    engine: Any = Scripted(*(calls if native else words), one.closed("Done."))
+    agent = ChatAgent(EngineModel(engine, one, sampling=Sampling(max_new_tokens=9)))
+    spec = EpisodeSpec(env_id="program", task=env.task("train", 5), env_seed=1, policy_seed=2)
+    trajectory = await rollout(env, agent, spec)
+    assert trajectory.score == 1.0, trajectory.error
+    assert [turn.starts_segment for turn in trajectory.turns] == [False, False, True]
+    found = [FoundCall(name="go", arguments=walk) for walk in WALKS]
+    results = [result_row(call, f"room {place}") for place, call in enumerate(found[:2])]
+    rows: list[Any] = [("user", "where to?"), called_row(found[:1], ""), results[0]]
+    rows += [called_row(found[1:2], ""), results[1]]
+    shown: Any = {"tools": TOOLS} if native else {}
+    system = ("system", "play")
+    if not native:
+        told = [action_text("go", walk) for walk in WALKS[:2]]
+        rows = [("user", "where to?"), ("assistant", told[0]), ("tool", "room 0")]
+        rows += [("assistant", told[1]), ("tool", "room 1")]
+        [noted] = with_tools([Message(role="system", content="play")], TOOLS)
+        system = ("system", noted.content)
+    for ids, seen in zip(engine.read_ids, (rows[:3], rows[1:]), strict=True):
+        text = one.tokenizer.decode(ids)
+        assert text.startswith(rendered(one.tokenizer, [system, *seen], generate=True, **shown))
     await env.close()
 
 

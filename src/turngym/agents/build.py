@@ -22,7 +22,6 @@ from turngym.agents.chat.prompting import (
 from turngym.agents.config import (
     AgentConfig,
     CompletionsAgentConfig,
-    CompletionsConfig,
     HistoryConfig,
     LocalAgentConfig,
     PartsConfig,
@@ -40,9 +39,9 @@ from turngym.plugins import import_attribute
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from turngym.agents.chat.engine_model import EngineModel
     from turngym.agents.engine.local import LocalEngine
     from turngym.agents.remote.chat import CompletionsEngine
-    from turngym.agents.rendering import EngineModel
 
 
 ModelT = TypeVar("ModelT", bound=ChatModel)
@@ -63,19 +62,13 @@ def build_agent(config: AgentConfig) -> Policy:
         return with_parts(local_model(config), config)
     if isinstance(config, CompletionsAgentConfig):
         return with_parts(_completions(config), config, turn_timeout_s=2 * config.turn_timeout_s)
-    return with_parts(
-        RemoteChat(config),
-        config,
-        native_tools=config.tool_calls,
-        turn_timeout_s=2 * config.turn_timeout_s,
-    )
+    return with_parts(RemoteChat(config), config, turn_timeout_s=2 * config.turn_timeout_s)
 
 
 def with_parts(
     model: ModelT,
     parts: PartsConfig,
     *,
-    native_tools: bool = False,
     turn_timeout_s: float | None = None,
 ) -> ChatAgent[ModelT]:
     """Return an agent of ``model`` and the prompt, history and reflection that ``parts`` describe.
@@ -83,7 +76,6 @@ def with_parts(
     Args:
         model: Answers.
         parts: What is put around it.
-        native_tools: The model calls an environment's tools natively, where there are some.
         turn_timeout_s: Seconds for one turn, a summary included; None for no limit.
     """
     return ChatAgent(
@@ -91,7 +83,6 @@ def with_parts(
         prompting=prompting_of(parts),
         history=_history(parts.history),
         reflection=Reflection(parts.reflection) if parts.reflection else None,
-        native_tools=native_tools,
         turn_timeout_s=turn_timeout_s,
     )
 
@@ -118,9 +109,10 @@ def local_model(config: LocalAgentConfig) -> EngineModel[LocalEngine]:
     Raises:
         ConfigError: It cannot be loaded.
     """
+    from turngym.agents.chat.engine_model import EngineModel
     from turngym.agents.engine.local import LocalEngine
     from turngym.agents.engine.models import load_model_dir, positions
-    from turngym.agents.rendering import EngineModel, Renderer
+    from turngym.agents.rendering import Renderer
 
     model, tokenizer = load_model_dir(_path(config.path), config, images=config.images)
     longest = positions(model) or config.context
@@ -131,7 +123,8 @@ def local_model(config: LocalAgentConfig) -> EngineModel[LocalEngine]:
         max_new_tokens=config.max_new_tokens,
         stop=config.stop,
     )
-    return EngineModel(engine, Renderer(tokenizer), sampling=sampling)
+    renderer = Renderer(tokenizer, tool_calls=config.tool_calls)
+    return EngineModel(engine, renderer, sampling=sampling)
 
 
 def check_engine(config: EngineConfig, *, context: int) -> list[str]:
@@ -179,10 +172,11 @@ def build_engine(
     return engine
 
 
-def _completions(config: CompletionsConfig) -> EngineModel[CompletionsEngine]:
+def _completions(config: CompletionsAgentConfig) -> EngineModel[CompletionsEngine]:
+    from turngym.agents.chat.engine_model import EngineModel
     from turngym.agents.engine.models import load_tokenizer
     from turngym.agents.remote.chat import CompletionsEngine
-    from turngym.agents.rendering import EngineModel, Renderer
+    from turngym.agents.rendering import Renderer
 
     engine = CompletionsEngine(config)
     sampling = Sampling(
@@ -192,7 +186,8 @@ def _completions(config: CompletionsConfig) -> EngineModel[CompletionsEngine]:
         stop=config.stop,
     )
     tokenizer = load_tokenizer(_path(config.tokenizer), config)
-    return EngineModel(engine, Renderer(tokenizer), sampling=sampling)
+    renderer = Renderer(tokenizer, tool_calls=config.tool_calls)
+    return EngineModel(engine, renderer, sampling=sampling)
 
 
 def _path(path: str) -> Path | str:

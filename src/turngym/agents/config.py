@@ -103,8 +103,8 @@ class ChatConfig(SamplingConfig):
     """A model behind ``/chat/completions``."""
 
     type: Literal["openai"] = "openai"
-    tool_calls: bool = True
-    """Offer tools natively where the environment has some; False for plain text only."""
+    tool_calls: bool | None = None
+    """False for tools and calls in words; else the server is given an environment's tools."""
     images: bool = True
     """Show what the environment shows; False for a model that reads only text."""
     token_ids: bool = False
@@ -175,6 +175,9 @@ class PartsConfig(StrictModel):
     """Begin with the environment's instructions."""
     show_legal_actions: bool = False
     """List the legal actions under each observation, where there are some."""
+    tool_calls: bool | None = None
+    """Show an environment's tools and have them called as the model's chat template does; False
+    for tools and calls in words, None for what the template can."""
     history: HistoryConfig = FullHistoryConfig()
     reflection: int = Field(default=0, ge=0)
     """Lessons from earlier failed attempts at the same task that are shown; 0 for no memory."""

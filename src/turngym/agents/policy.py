@@ -19,6 +19,8 @@ class EpisodeContext:
     """Policy seed: differs between the members of a group."""
     instructions: str
     """Rules and action format, for a system prompt."""
+    rules: str | None = None
+    """The same without the action format, for models that are shown tools; None where unknown."""
     expert: Callable[[], str] | None = None
     """The environment's expert; only scripted experts and warm starts may ask it."""
 

@@ -2,32 +2,28 @@
 
 A template is asked for the text that new messages add to a conversation, and only that text is
 encoded; what was sampled stays as it was sampled. The mask of what to train on follows from the
-spans and is never searched for in text. With an engine that makes a chat model, which speaks in
-tokens and keeps every one.
+spans and is never searched for in text.
 """
 
 from __future__ import annotations
 
-import asyncio
+import json
 import re
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from turngym.agents.chat.prompting import ChatMessage, Completion
+from turngym.agents.call_forms import FoundCall
 from turngym.agents.engine.protocol import (
-    Engine,
-    Generation,
-    Sampling,
-    Session,
-    spans_of,
     vision_of,
 )
 from turngym.agents.templates import (
     ANSWER,
     NEXT,
     QUESTION,
+    ChatRow,
     control_token,
     difference,
     end_token,
@@ -37,11 +33,19 @@ from turngym.agents.templates import (
     slots_of,
     takes_system,
 )
-from turngym.coroutines import awaited
+from turngym.agents.tool_calls import ToolTemplate, action_text
 from turngym.errors import ConfigError
 from turngym.pictures import Pixels, number_of
-from turngym.tracing import is_tracing, note, traced
-from turngym.types import THOUGHT, THOUGHT_ENDS, Message, Role, Trajectory, Turn
+from turngym.types import (
+    THOUGHT,
+    THOUGHT_ENDS,
+    Message,
+    Role,
+    ToolCall,
+    Trajectory,
+    Turn,
+    json_objects,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,9 +53,6 @@ if TYPE_CHECKING:
 _QUESTION = Message(role="user", content=QUESTION)
 _ANSWER = Message(role="assistant", content=ANSWER)
 _NEXT = Message(role="user", content=NEXT)
-_SMALL = 2**16
-"""Bytes of a picture that is kept at once, in a millisecond or two. A thread makes the order of
-requests, and so the rounding of their log-probs, depend on the clock."""
 _KNOWN_OPENINGS, _KNOWN_TEXTS, _KNOWN_CHARS = 64, 2_048, 1_000
 """How many openings, and texts of at most so many characters, are remembered with their tokens."""
 
@@ -67,6 +68,19 @@ class RenderedEpisode:
     """0-based turn of an action token, -1 elsewhere."""
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerEnd:
+    """How a sampled answer ended."""
+
+    is_closed: bool
+    """With the token that closes it; when False that is added, unsampled."""
+    calls: tuple[FoundCall, ...] = ()
+    """The tools that it called, without arguments."""
+
+
+CLOSED = AnswerEnd(is_closed=True)
+
+
 class Renderer:
     """Encodes what is new in a conversation with the tokenizer's own chat template.
 
@@ -77,12 +91,17 @@ class Renderer:
     Args:
         tokenizer: With a chat template, and the token that the template puts after an answer as
             its end-of-sequence token, as ``load_tokenizer`` returns it.
+        tool_calls: Show tools and have them called in the template's own way; None for where it
+            has one.
 
     Raises:
-        ConfigError: The tokenizer has no template, or its template rewrites history.
+        ConfigError: The tokenizer has no template, its template rewrites history, or it has no way
+            to call tools and ``tool_calls`` is True.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, *, tool_calls: bool | None = None
+    ) -> None:
         if not tokenizer.chat_template:
             raise ConfigError(
                 f"tokenizer {tokenizer.name_or_path!r} has no chat template; "
@@ -103,11 +122,18 @@ class Renderer:
         self._known_text = lru_cache(_KNOWN_TEXTS)(self._encode)
         if self.tokenizer.eos_token_id is None:
             raise ConfigError(f"tokenizer {self.tokenizer.name_or_path!r} has no end token")
-        self.end_ids = (int(self.tokenizer.eos_token_id),)
         self.vocab_size = len(tokenizer)
         self._takes_system = takes_system(tokenizer)
         self.vision = vision_of(tokenizer)
+        self.tools: ToolTemplate | None = None
+        """How tools are called; None where they are described in words."""
         self._closing = self._probe()
+        if tool_calls is not False:
+            with suppress(*() if tool_calls else (ConfigError,)):
+                self.tools = ToolTemplate(tokenizer)
+        closings = [str(tokenizer.eos_token), *([self.tools.closing] if self.tools else ())]
+        self._closing_ids = frozenset(tokenizer.convert_tokens_to_ids(closings))
+        self._special = re.compile("|".join(map(re.escape, tokenizer.all_special_tokens)) or "(?!)")
 
     def _probe(self) -> str:
         """Return the control token that closes an answer before the next message."""
@@ -139,10 +165,20 @@ class Renderer:
         self.answer_begins = begins or f"\n{THOUGHT_ENDS}\n\n" * self.opens_thought
         return control_token(self.tokenizer, after) or ""
 
-    def opening(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Return the tokens of a conversation's first messages, up to where the agent speaks."""
+    def opening(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[int, ...]:
+        """Return the tokens of a conversation's first messages, up to where the agent speaks.
+
+        Args:
+            messages: What was said.
+            tools: OpenAI-style function descriptions, where ``tools`` of the renderer shows them.
+        """
+        if any(one.tool_calls for one in messages):
+            return self._encode(self._text(messages, generate=True, tools=tools))
         # Role and content are all that the template gets.
-        return self._known_opening(tuple([(one.role, one.content) for one in messages]))
+        said = tuple([(one.role, one.content) for one in messages])
+        return self._known_opening(said, json.dumps(tools) if tools else "")
 
     def seen(self, message: Message, image: Pixels | None) -> Message:
         """Return ``message`` with the mark of ``image``, where the model sees; else as it is."""
@@ -154,27 +190,28 @@ class Renderer:
         assert self.vision is not None
         return replace(message, content=self.vision.shown(message.content, number))
 
-    def continuation(self, messages: Sequence[Message], *, hit_eos: bool) -> tuple[int, ...]:
+    def continuation(self, messages: Sequence[Message], end: AnswerEnd) -> tuple[int, ...]:
         """Return the tokens between one sampled action and the next.
 
         Args:
             messages: What is new since the action.
-            hit_eos: The action closed with the end token; when False it is added here, unsampled.
+            end: Of the action.
         """
-        text = self.continuation_text(messages, hit_eos=hit_eos)
+        text = self.continuation_text(messages, end)
         return self._known_text(text) if len(text) <= _KNOWN_CHARS else self._encode(text)
 
-    def continuation_text(self, messages: Sequence[Message], *, hit_eos: bool) -> str:
+    def continuation_text(self, messages: Sequence[Message], end: AnswerEnd) -> str:
         """Return what ``continuation`` encodes.
 
         Args:
             messages: What is new since the action.
-            hit_eos: The action closed with the end token; when False it is added here, unsampled.
+            end: Of the action.
         """
-        new = self._filled(messages) if self._has_slots else None
-        if new is None:
-            new = self._after_answer(messages)
-        return new.removeprefix(self._closing) if hit_eos else new
+        if self.tools is not None and end.calls and messages[0].role == "tool":
+            new = self.tools.after(end.calls, messages, self._defused)
+            return new.removeprefix(self.tools.closing) if end.is_closed else new
+        new = (self._filled(messages) if self._has_slots else None) or self._after_answer(messages)
+        return new.removeprefix(self._closing) if end.is_closed else new
 
     def _after_answer(self, messages: Sequence[Message]) -> str:
         longer = self._text([_QUESTION, _ANSWER, *messages], generate=True)
@@ -192,6 +229,17 @@ class Renderer:
             return None
         return fill(slots, contents)
 
+    def after(self, turn: Turn, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the tokens that would follow ``turn``, which was sampled, if it were answered so.
+
+        Args:
+            turn: With its tokens.
+            messages: What was said to it.
+        """
+        sampled = [token for span in turn.spans if span.sampled for token in span.token_ids]
+        messages = as_result(messages) if turn.action.tool_calls else messages
+        return self.continuation(messages, self.answer(sampled)[1])
+
     def action(self, text: str) -> tuple[int, ...]:
         """Return the tokens of an action with its end token, as if it had been sampled.
 
@@ -200,28 +248,77 @@ class Renderer:
         """
         return self.closed(text if THOUGHT_ENDS in text else self.answer_begins + text)
 
+    def _action(self, text: str, *, calls: bool) -> tuple[tuple[int, ...], AnswerEnd]:
+        """Return the tokens of an expert's action; where it ``calls``, as the model does."""
+        named = [one for one, _ in json_objects(text) if isinstance(one.get("name"), str)]
+        arguments = named[-1].get("arguments") if calls and named else None
+        if self.tools is None or not isinstance(arguments, Mapping):
+            return self.action(text), CLOSED
+        call = FoundCall(name=named[-1]["name"], arguments=arguments)
+        written = self.tools.written(call.name, arguments)
+        ids = self._encode(f"{self.answer_begins}{written}{self.tools.closing}")
+        return ids, AnswerEnd(is_closed=True, calls=(replace(call, arguments=None),))
+
     def closed(self, text: str) -> tuple[int, ...]:
         """Return the tokens of ``text`` with the end token."""
         return (*self._encode(text), self.tokenizer.eos_token_id)
 
-    def decode_action(self, token_ids: Sequence[int]) -> str:
-        """Return the text of sampled tokens without special tokens."""
+    def decode_action(self, token_ids: Sequence[int], *, control: bool = False) -> str:
+        """Return the text of sampled tokens, without special tokens unless ``control``."""
         decoder = self.tokenizer if self._backend is None or self._cleans_up else self._backend
-        text: str = decoder.decode(list(token_ids), skip_special_tokens=True)
+        text: str = decoder.decode(list(token_ids), skip_special_tokens=not control)
         return text
 
+    def answer(
+        self, token_ids: Sequence[int], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[Message, AnswerEnd]:
+        """Return what was said by sampling ``token_ids``, and how that ended.
+
+        Args:
+            token_ids: All that was sampled.
+            tools: What it could call; with none the end alone has the calls.
+        """
+        is_closed = bool(token_ids) and token_ids[-1] in self._closing_ids
+        message = Message(role="assistant", content=self._in_thought(self.decode_action(token_ids)))
+        if self.tools is None:
+            return message, AnswerEnd(is_closed)
+        text = self._in_thought(self.decode_action(token_ids, control=True))
+        found = self.tools.reader.read(text.removesuffix(self.tools.closing), tools)
+        bare = tuple(replace(call, arguments=None, start=0) for call in found.calls)
+        end = AnswerEnd(is_closed, bare)
+        if not tools or not found.calls or not isinstance(found.calls[0].arguments, Mapping):
+            return message, end
+        said = self._special.sub("", found.said)
+        call = action_text(found.calls[0].name, found.calls[0].arguments)
+        calls = tuple(
+            ToolCall(name=call.name, arguments=call.arguments)
+            for call in found.calls
+            if isinstance(call.arguments, Mapping)
+        )
+        content = "\n".join(filter(None, [said, call]))
+        return Message(role="assistant", content=content, tool_calls=calls), end
+
+    def _in_thought(self, text: str) -> str:
+        """Return ``text`` with the thought that the prompt began, of which no line is an action."""
+        return f"{THOUGHT}{text}" if self.opens_thought and THOUGHT_ENDS not in text else text
+
     def render_episode(
-        self, trajectory: Trajectory, instructions: str | None = None
+        self,
+        trajectory: Trajectory,
+        instructions: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> RenderedEpisode:
         """Return a whole episode as tokens, as ``ChatAgent`` would have fed and sampled them.
 
         Args:
             trajectory: Its messages are used; token spans, if any, are not.
             instructions: Text of a system message before the first observation, or None.
+            tools: What the agent can call.
         """
         ids: list[int] = []
         turn_ids: list[int] = []
-        for number, (prompt, action) in enumerate(self.render_turns(trajectory, instructions)):
+        turns = self.render_turns(trajectory, instructions, tools)
+        for number, (prompt, action) in enumerate(turns):
             ids += [*prompt, *action]
             turn_ids += [-1] * len(prompt) + [number] * len(action)
         return RenderedEpisode(
@@ -231,22 +328,32 @@ class Renderer:
         )
 
     def render_turns(
-        self, trajectory: Trajectory, instructions: str | None = None
+        self,
+        trajectory: Trajectory,
+        instructions: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Return what is read before each action, and the action, as in ``render_episode``.
 
         Args:
             trajectory: The episode.
             instructions: As in ``render_episode``.
+            tools: As in ``render_episode``.
         """
-        turns = trajectory.turns
-        if self.vision is not None:  # then its pictures are in the run's folder
-            turns = tuple(map(self._with_picture, turns))
-        prompts = [self.continuation(turn.observation, hit_eos=True) for turn in turns[1:]]
-        if turns:
-            prompts.insert(0, self.opening(with_system(instructions, turns[0].observation)))
-        actions = [self.action(turn.action.content) for turn in turns]
-        return list(zip(prompts, actions, strict=True))
+        shown = tools if self.tools is not None else ()
+        found: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        end: AnswerEnd | None = None
+        for turn in trajectory.turns:
+            if self.vision is not None:  # then its pictures are in the run's folder
+                turn = self._with_picture(turn)
+            if end is None:
+                prompt = self.opening(with_system(instructions, turn.observation), shown)
+            else:
+                seen = as_result(turn.observation) if end.calls else turn.observation
+                prompt = self.continuation(seen, end)
+            action, end = self._action(turn.action.content, calls=bool(shown))
+            found.append((prompt, action))
+        return found
 
     def _with_picture(self, turn: Turn) -> Turn:
         if turn.picture is None or not turn.observation:
@@ -254,8 +361,19 @@ class Renderer:
         shown = self._shown(turn.observation[-1], number_of(turn.picture))
         return replace(turn, observation=(*turn.observation[:-1], shown))
 
-    def _text(self, messages: Sequence[Message], *, generate: bool = False) -> str:
-        said = [(str(one.role), self._defused(one.content)) for one in messages]
+    def _rows(self, messages: Sequence[Message]) -> list[ChatRow]:
+        if self.tools is not None:
+            return self.tools.rows(messages, self._defused)
+        return [(one.role, self._defused(one.content)) for one in messages]
+
+    def _text(
+        self,
+        messages: Sequence[Message],
+        *,
+        generate: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        said = self._rows(messages)
         if not self._takes_system and said and said[0][0] == "system":
             system = said.pop(0)[1]
             user = said.pop(0)[1] if said and said[0][0] == "user" else ""
@@ -265,7 +383,7 @@ class Renderer:
             else:
                 user = before + user
             said.insert(0, ("user", user))
-        return rendered(self.tokenizer, said, generate=generate)
+        return rendered(self.tokenizer, said, generate=generate, tools=tools)
 
     def _defused(self, content: str) -> str:
         """Return ``content`` with control tokens broken up: a page must not speak as the agent."""
@@ -276,9 +394,10 @@ class Renderer:
                 content = content.replace(token, f"{token[0]} {token[1:]}")
         return content
 
-    def _encode_opening(self, said: Sequence[tuple[Role, str]]) -> tuple[int, ...]:
+    def _encode_opening(self, said: Sequence[tuple[Role, str]], tools: str) -> tuple[int, ...]:
         messages = [Message(role=role, content=content) for role, content in said]
-        return self._encode(self._text(messages, generate=True))
+        shown = json.loads(tools) if tools else ()
+        return self._encode(self._text(messages, generate=True, tools=shown))
 
     def _encode(self, text: str) -> tuple[int, ...]:
         if self.vision is None:
@@ -300,117 +419,13 @@ def fill(slots: Sequence[str], contents: Sequence[str]) -> str:
     )
 
 
+def as_result(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return ``messages``, the first one as what came of a call."""
+    return tuple(replace(one, role="tool") if i == 0 else one for i, one in enumerate(messages))
+
+
 def with_system(instructions: str | None, observation: Sequence[Message]) -> tuple[Message, ...]:
     """Return ``observation`` behind a system message, when there are instructions."""
     if not instructions:
         return tuple(observation)
     return (Message(role="system", content=instructions), *observation)
-
-
-EngineT = TypeVar("EngineT", bound=Engine)
-
-
-class EngineModel(Generic[EngineT]):
-    """A chat model on an engine.
-
-    Args:
-        engine: Samples the tokens; shared by all conversations.
-        renderer: Encodes messages.
-        sampling: How answers are sampled.
-    """
-
-    def __init__(self, engine: EngineT, renderer: Renderer, *, sampling: Sampling) -> None:
-        self.engine = engine
-        self.renderer = renderer
-        self.sampling = sampling
-
-    def open(self, seed: int) -> EngineConversation:
-        """Return a new conversation."""
-        return EngineConversation(self.engine, self.renderer, sampling=self.sampling, seed=seed)
-
-
-class EngineConversation:
-    """A conversation as one sequence of tokens; text is encoded once and never read again."""
-
-    def __init__(
-        self, engine: Engine, renderer: Renderer, *, sampling: Sampling, seed: int
-    ) -> None:
-        self._engine = engine
-        self._renderer = renderer
-        self._sampling = sampling
-        self._seed = seed
-        self._session: Session = engine.open(seed)
-        self._hit_eos: bool | None = None  # None before the first answer
-
-    async def complete(
-        self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
-    ) -> Completion:
-        """Return the answer to ``messages``, which must describe the tools themselves."""
-        pictures = [entry.image for entry in messages if entry.image is not None]
-        if self._renderer.vision is None or sum(one.size for one in pictures) <= _SMALL:
-            new = self._seen(messages)
-        else:  # they are written to files
-            new = await asyncio.to_thread(self._seen, messages)
-        if self._hit_eos is None:
-            prompt = self._renderer.opening(new)
-        else:
-            prompt = self._renderer.continuation(new, hit_eos=self._hit_eos)
-        generate = self._traced if is_tracing() else self._session.generate
-        answer = await generate(prompt, self._sampling)
-        self._hit_eos = answer.token_ids[-1:] == self._renderer.end_ids
-        text = self._renderer.decode_action(answer.token_ids)
-        if self._renderer.opens_thought and THOUGHT_ENDS not in text:
-            text = f"{THOUGHT}{text}"  # of which no line is an action
-        return Completion(
-            message=Message(role="assistant", content=text),
-            spans=spans_of(prompt, answer),
-            usage={
-                "prompt_tokens": float(len(prompt)),
-                "completion_tokens": float(len(answer.token_ids)),
-            },
-        )
-
-    def _seen(self, messages: Sequence[ChatMessage]) -> list[Message]:
-        return [self._renderer.seen(entry.message, entry.image) for entry in messages]
-
-    @traced("generate")
-    async def _traced(self, prompt: Sequence[int], sampling: Sampling) -> Generation:
-        note(
-            {
-                "gen_ai.operation.name": "chat",
-                "gen_ai.request.temperature": sampling.temperature,
-                "gen_ai.request.max_tokens": sampling.max_new_tokens,
-                "gen_ai.usage.input_tokens": len(prompt),  # those that are new to the conversation
-            }
-        )
-        answer = await self._session.generate(prompt, sampling)
-        note(
-            {
-                "gen_ai.usage.output_tokens": len(answer.token_ids),
-                "gen_ai.response.finish_reasons": (answer.finish,),
-                "turngym.policy.version": answer.versions[-1] if answer.versions else None,
-            }
-        )
-        return answer
-
-    def resume(self, messages: Sequence[ChatMessage], turn: Turn) -> None:
-        """Take over the tokens of a turn that was played before, exactly as they were.
-
-        Raises:
-            ValueError: It has none.
-        """
-        ids = [token for span in turn.spans for token in span.token_ids]
-        if not ids:
-            raise ValueError("the turn has no tokens to resume from")
-        self._session.read(ids, sampled=turn.num_sampled_tokens)
-        self._hit_eos = tuple(ids[-1:]) == self._renderer.end_ids
-
-    async def restart(self) -> None:
-        """Forget everything; the next messages open a conversation, with the next seed."""
-        await awaited(self._session.close())
-        self._seed += 1
-        self._session, self._hit_eos = self._engine.open(self._seed), None
-
-    def close(self) -> Awaitable[None] | None:
-        """Free the engine's session."""
-        return self._session.close()

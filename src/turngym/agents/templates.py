@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from os.path import commonprefix
@@ -21,11 +21,18 @@ QUESTION, ANSWER, NEXT = (f"turngym-probe-{name}" for name in ("question", "answ
 """What messages say while a template is looked at."""
 VISION = "_turngym_vision"
 """Attribute of a tokenizer and of a model's body that says how pictures are read."""
+_ENDS = "_turngym_ends"
+"""Attribute of a tokenizer: the tokens that end an answer, by the model's card."""
 _FIXED = "{# chat_template_kwargs #}{{ '' }}"
 """Stands between arguments and template. The empty text keeps a line end after it."""
 
 
-def prepare(tokenizer: PreTrainedTokenizerBase, config: ChatTemplateConfig | None = None) -> None:
+def prepare(
+    tokenizer: PreTrainedTokenizerBase,
+    config: ChatTemplateConfig | None = None,
+    *,
+    ends: Sequence[int] = (),
+) -> None:
     """Give ``tokenizer`` the template that ``config`` wants, and the end token of its template.
 
     Arguments become part of the template, and so of a model that is trained with it. The token that
@@ -35,10 +42,12 @@ def prepare(tokenizer: PreTrainedTokenizerBase, config: ChatTemplateConfig | Non
     Args:
         tokenizer: With a template of its own, unless ``config`` has one. Changed in place.
         config: What to set; None to leave the template as it is.
+        ends: Tokens that end an answer, by the model's card.
 
     Raises:
         ConfigError: The file cannot be read.
     """
+    setattr(tokenizer, _ENDS, tuple(map(str, tokenizer.convert_ids_to_tokens(list(ends)))))
     if config is not None and config.chat_template:
         file = Path(config.chat_template).expanduser()
         try:
@@ -58,15 +67,24 @@ def prepare(tokenizer: PreTrainedTokenizerBase, config: ChatTemplateConfig | Non
         tokenizer.eos_token = end
 
 
+ChatRow = tuple[str, str] | tuple[str, str, Mapping[str, Any]]
+"""A message for a template: role, content and, where it has some, more fields."""
+
+
 def rendered(
-    tokenizer: PreTrainedTokenizerBase, said: Sequence[tuple[str, str]], *, generate: bool = False
+    tokenizer: PreTrainedTokenizerBase,
+    said: Sequence[ChatRow],
+    *,
+    generate: bool = False,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Return the text of messages, (role, content) each.
+    """Return the text of messages.
 
     Args:
         tokenizer: With a chat template.
         said: The messages.
         generate: End where the assistant speaks next.
+        tools: OpenAI-style function descriptions that the template shows.
 
     Raises:
         ConfigError: The template refuses them.
@@ -74,18 +92,29 @@ def rendered(
     from jinja2 import TemplateError
 
     content = str if _takes_text(tokenizer) else _parts
-    rows = [{"role": role, "content": content(text)} for role, text in said]
+    rows = [
+        {"role": role, "content": content(text), **(more[0] if more else {})}
+        for role, text, *more in said
+    ]
     try:
-        return _applied(tokenizer, rows, generate=generate)
-    except TemplateError as error:
+        return _applied(tokenizer, rows, generate=generate, tools=tools)
+    except (TemplateError, TypeError) as error:
         raise ConfigError(
             f"chat template of {tokenizer.name_or_path!r} fails on messages of roles "
-            f"{[role for role, _ in said]}: {error}"
+            f"{[one[0] for one in said]}: {error}"
         ) from error
 
 
-def _applied(tokenizer: PreTrainedTokenizerBase, rows: list[Any], *, generate: bool) -> str:
-    text: str = tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=generate)
+def _applied(
+    tokenizer: PreTrainedTokenizerBase,
+    rows: list[Any],
+    *,
+    generate: bool,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    text: str = tokenizer.apply_chat_template(
+        rows, tools=list(tools) or None, tokenize=False, add_generation_prompt=generate
+    )
     return text
 
 
@@ -179,6 +208,11 @@ def end_token(tokenizer: PreTrainedTokenizerBase) -> str | None:
         if (token := control_token(tokenizer, after)) is not None:
             return token
     return None
+
+
+def end_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+    """Return every token that may end an answer, that of the template first."""
+    return (str(tokenizer.eos_token), *getattr(tokenizer, _ENDS, ()))
 
 
 def takes_system(tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -331,6 +331,7 @@ async def _play(
             task_id=spec.task.id,
             seed=spec.policy_seed,
             instructions=info.get("instructions", ""),
+            rules=info.get("rules"),
             expert=_attribute(env, "expert_action", None),
         )
     record.see(observation)

@@ -12,6 +12,7 @@ from helpers.models import model as tiny_model
 from helpers.models import policy as tiny_policy
 from helpers.models import tokenizer
 from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.chat.prompting import (
     SUMMARIZE,
     ChatMessage,
@@ -25,7 +26,7 @@ from turngym.agents.chat.prompting import (
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import EpisodeContext, EpisodeEnd, PolicyTurn
-from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.rollouts.episode import group_specs, rollout
 from turngym.types import Message, StopReason, Turn
@@ -35,6 +36,8 @@ CONTEXT = EpisodeContext(env_id="e", task_id="t", seed=1, instructions="Find the
 
 class Script:
     """A model that says what ``answer`` makes of what it was told; keeps every conversation."""
+
+    takes_tools = False
 
     def __init__(self, answer: Any = None) -> None:
         self.answer = answer or (lambda told: f"answer {len(told)}")
@@ -106,7 +109,8 @@ async def test_react_asks_for_a_thought_and_the_environment_reads_the_action() -
 @pytest.mark.parametrize("native", [False, True])
 async def test_react_asks_for_an_action_line_unless_tools_are_called_natively(native: bool) -> None:
     model = Script()
-    agent = ChatAgent(model, prompting=ReActPrompting(), native_tools=True)
+    model.takes_tools = True
+    agent = ChatAgent(model, prompting=ReActPrompting())
     session = agent.start(CONTEXT)
     await session.act({"text": "seen"}, {"tools": [{"type": "function"}]} if native else {})
     told = model.conversations[0][0].content

@@ -9,12 +9,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from helpers.models import model, tokenizer
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder
 from turngym.agents.engine.local import EngineSession, LocalEngine, _uniform
 from turngym.agents.engine.protocol import Generation, Sampling, spans_of
 from turngym.agents.policy import ContextOverflow
-from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError, PolicyFault
 from turngym.types import Message
 

@@ -28,7 +28,7 @@ from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import IMAGE, SMALL_VISION_TEMPLATE, seeded, train_tokenizer
 from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.engine.vision import Vision, give_vision
-from turngym.agents.rendering import Renderer
+from turngym.agents.rendering import CLOSED, Renderer
 from turngym.agents.templates import written_picture
 from turngym.errors import ConfigError
 from turngym.trainers.update import compute
@@ -197,7 +197,7 @@ def asked(renderer: Renderer, pictures: list[np.ndarray]) -> tuple[list[int], st
         if number == 0:
             ids += renderer.opening([shown])
         else:
-            ids += [*renderer.action("go"), *renderer.continuation([shown], hit_eos=True)]
+            ids += [*renderer.action("go"), *renderer.continuation([shown], CLOSED)]
             rows.append({"role": "assistant", "content": "go"})
         parts = [{"type": "image"}, {"type": "text", "text": said.content}]
         rows.append({"role": "user", "content": parts})
@@ -248,9 +248,7 @@ def test_an_engine_goes_on_from_pictures_of_different_sizes(name: str):
         ids, mask, logprobs = list[int](), list[bool](), list[float]()
         for turn, seed in enumerate(seeds):
             said = renderer.seen(Message(role="user", content="and now"), noise(seed))
-            prompt = (
-                renderer.continuation([said], hit_eos=True) if turn else renderer.opening([said])
-            )
+            prompt = renderer.continuation([said], CLOSED) if turn else renderer.opening([said])
             answer = await session.generate(prompt, Sampling(max_new_tokens=3 + seeds[0]))
             ids += [*prompt, *answer.token_ids]
             mask += [False] * len(prompt) + [True] * len(answer.token_ids)
@@ -414,5 +412,5 @@ def test_a_picture_stands_where_the_template_has_it(before: str, written: tuple[
     text = f"<|user|>{written[1].replace(IMAGE, IMAGE * 4)}see<|end|>"
     expected = tokenizer.encode(f"{text}<|assistant|>")
     assert vision.as_read(renderer.opening([shown])) == expected
-    later = renderer.continuation([shown, shown], hit_eos=True)
+    later = renderer.continuation([shown, shown], CLOSED)
     assert vision.as_read(later) == tokenizer.encode(f"{text}{text}<|assistant|>")

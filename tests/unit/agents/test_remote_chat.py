@@ -25,9 +25,10 @@ from helpers.fake_server import (
 from turngym.agents.chat.prompting import ChatMessage, Completion
 from turngym.agents.config import ChatConfig
 from turngym.agents.policy import ContextOverflow
-from turngym.agents.remote.chat import ONE_CALL_A_TURN, RemoteChat
+from turngym.agents.remote.chat import RemoteChat
 from turngym.agents.remote.endpoint import RateLimit, read_json
 from turngym.agents.remote.wire import retry_after_s
+from turngym.agents.tool_calls import NOT_CARRIED_OUT
 from turngym.environments.core.actions import InvalidAction, JsonTools
 from turngym.errors import ConfigError, PolicyFault
 from turngym.pictures import png
@@ -280,7 +281,7 @@ async def test_tool_call_becomes_the_action_and_its_answer_a_tool_message() -> N
     rows = server.bodies[1]["messages"]
     assert rows[1]["content"] == "I look."
     assert rows[2] == {"role": "tool", "tool_call_id": "call0", "content": "found"}
-    assert rows[3] == {"role": "tool", "tool_call_id": "call1", "content": ONE_CALL_A_TURN}
+    assert rows[3] == {"role": "tool", "tool_call_id": "call1", "content": NOT_CARRIED_OUT}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from helpers.models import CHATML, TEMPLATES, tokenizer
-from turngym.agents.rendering import Renderer, with_system
+from turngym.agents.rendering import CLOSED, AnswerEnd, Renderer, with_system
 from turngym.errors import ConfigError
 from turngym.types import Message, StopReason, Trajectory, Turn
 
@@ -20,7 +20,7 @@ def test_pieces_concatenate_to_the_whole_conversation(template: str) -> None:
     pieces = [
         *renderer.opening([user("key north.")]),
         *renderer.action("go north"),
-        *renderer.continuation([user("got key.")], hit_eos=True),
+        *renderer.continuation([user("got key.")], CLOSED),
         *renderer.action("go east"),
     ]
     rows = [
@@ -36,8 +36,8 @@ def test_pieces_concatenate_to_the_whole_conversation(template: str) -> None:
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_cut_action_is_closed_by_an_unsampled_end_token(template: str) -> None:
     renderer = Renderer(tokenizer(template))
-    ended = renderer.continuation([user("hi")], hit_eos=True)
-    cut = renderer.continuation([user("hi")], hit_eos=False)
+    ended = renderer.continuation([user("hi")], CLOSED)
+    cut = renderer.continuation([user("hi")], AnswerEnd(is_closed=False))
     assert cut == (tokenizer(template).eos_token_id, *ended)
 
 
@@ -52,9 +52,9 @@ def test_remembered_tokens_are_those_of_the_same_messages_only() -> None:
     for messages in said * 2:
         fresh = Renderer(tokenizer())
         assert renderer.opening(messages) == fresh.opening(messages)
-        for hit_eos in (True, False):
-            wanted = fresh.continuation(messages, hit_eos=hit_eos)
-            assert renderer.continuation(messages, hit_eos=hit_eos) == wanted
+        for is_closed in (True, False):
+            wanted = fresh.continuation(messages, AnswerEnd(is_closed=is_closed))
+            assert renderer.continuation(messages, AnswerEnd(is_closed=is_closed)) == wanted
     assert len({renderer.opening(messages) for messages in said}) == len(said)
 
 

@@ -3,7 +3,7 @@ from itertools import product
 import pytest
 
 from helpers.models import TEMPLATES, tokenizer
-from turngym.agents.rendering import Renderer, fill
+from turngym.agents.rendering import AnswerEnd, Renderer, fill
 from turngym.agents.templates import says_as_is, slots_of
 from turngym.types import Message
 
@@ -53,11 +53,11 @@ def test_only_what_is_certain_has_slots(body: str, wanted: bool) -> None:
 def test_slots_give_what_the_template_gives(template: str) -> None:
     renderer, slow = Renderer(tokenizer(template)), Renderer(tokenizer(template))
     slow._has_slots = False
-    for hit_eos, first, second in product((True, False), CONTENTS, CONTENTS):
+    for is_closed, first, second in product((True, False), CONTENTS, CONTENTS):
         messages = [Message(role="user", content=first), Message(role="user", content=second)]
         for several in (messages[:1], messages):
-            found = renderer.continuation_text(several, hit_eos=hit_eos)
-            assert found == slow.continuation_text(several, hit_eos=hit_eos)
+            found = renderer.continuation_text(several, AnswerEnd(is_closed=is_closed))
+            assert found == slow.continuation_text(several, AnswerEnd(is_closed=is_closed))
 
 
 def test_a_mark_that_is_not_there_once_gives_no_slots() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from helpers.models import TEXTS, model
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.engine.config import ChatTemplateConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import load_tokenizer, save_model_dir, train_tokenizer
 from turngym.agents.engine.protocol import Sampling
-from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.rendering import AnswerEnd, Renderer
 from turngym.agents.templates import prepare
 from turngym.errors import ConfigError
 from turngym.types import Message, after_thoughts
@@ -93,7 +94,7 @@ def played(template: str, **kwargs: bool) -> tuple[str, str]:
     ids = [
         *renderer.opening([said("system", "be kind"), said("user", "see a")]),
         *renderer.action("go a"),
-        *renderer.continuation([said("user", "see b")], hit_eos=True),
+        *renderer.continuation([said("user", "see b")], AnswerEnd(is_closed=True)),
         *renderer.action("why</think>go b" if template == THINKER else "<think>why</think>go b"),
     ]
     text: str = made.decode(ids)
@@ -172,8 +173,11 @@ def test_an_answer_that_was_cut_off_is_closed(template: str) -> None:
     made = tokenizer(template)
     prepare(made)
     renderer, new = Renderer(made), [said("user", "see b")]
-    closed = made.decode(renderer.continuation(new, hit_eos=True))
-    assert made.decode(renderer.continuation(new, hit_eos=False)) == made.eos_token + closed
+    closed = made.decode(renderer.continuation(new, AnswerEnd(is_closed=True)))
+    assert (
+        made.decode(renderer.continuation(new, AnswerEnd(is_closed=False)))
+        == made.eos_token + closed
+    )
 
 
 @pytest.mark.parametrize(("template", "opened"), [(THINKER, True), (HYBRID, False)])

@@ -12,6 +12,7 @@ import torch
 
 from helpers.models import tokenizer as blind_tokenizer
 from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.chat.prompting import ChatMessage, PictureHistory
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder
@@ -28,7 +29,7 @@ from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.engine.vision import Vision
 from turngym.agents.policy import EpisodeContext
 from turngym.agents.remote.wire import prompt_ids_of
-from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.rendering import Renderer
 from turngym.agents.serving.answers import prompt_fields
 from turngym.agents.templates import written_picture
 from turngym.errors import ConfigError

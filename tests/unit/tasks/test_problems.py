@@ -25,7 +25,7 @@ from turngym.tasks.sets import GeneratedSet, ListedSet
 
 
 @dataclass
-class Said:
+class ChatRow:
     answer: str | None = None
 
 
@@ -57,13 +57,13 @@ def test_a_sum_of_weights_that_misses_one_by_its_rounding_is_one() -> None:
 
 
 async def test_a_judge_may_return_a_truth_a_number_or_a_result():
-    found = [await judge(Sum(1, 2), Said(answer), "sum/test/0") for answer in ("3", "4", None)]
+    found = [await judge(Sum(1, 2), ChatRow(answer), "sum/test/0") for answer in ("3", "4", None)]
     assert [one.score for one in found] == [1.0, 0.0, 0.0]
-    assert (await judge(Sum(1, 2, 0.25), Said(), "s")).score == 0.25
+    assert (await judge(Sum(1, 2, 0.25), ChatRow(), "s")).score == 0.25
     for number in (np.bool_(True), np.float32(1), np.array(1.0)):
-        assert (await judge(Sum(1, 2, number), Said(), "s")).score == 1.0
+        assert (await judge(Sum(1, 2, number), ChatRow(), "s")).score == 1.0
     result = JudgeResult(score=0.5, parts={"form": 1.0}, evidence="half of it")
-    assert await judge(Sum(1, 2, result), Said(), "s") is result
+    assert await judge(Sum(1, 2, result), ChatRow(), "s") is result
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ async def test_a_judge_may_return_a_truth_a_number_or_a_result():
 )
 async def test_a_broken_judge_is_a_fault_of_the_task_and_never_a_score(found: Any, says: str):
     with pytest.raises(TaskFault, match=says) as fault:
-        await judge(Sum(1, 2, found), Said("3"), "sum/test/0")
+        await judge(Sum(1, 2, found), ChatRow("3"), "sum/test/0")
     assert isinstance(fault.value, EnvironmentFault)  # so no rollout takes it for a reward
 
 
 async def test_a_sandbox_that_died_under_the_judge_is_no_fault_of_the_task():
     with pytest.raises(SandboxDied):
-        await judge(Sum(1, 2, SandboxDied("gone")), Said(), "s")
+        await judge(Sum(1, 2, SandboxDied("gone")), ChatRow(), "s")
 
 
 async def test_set_up_and_expert_are_held_to_the_same():
@@ -98,7 +98,7 @@ async def test_set_up_and_expert_are_held_to_the_same():
             return []
 
     with pytest.raises(TaskFault, match="task b/train/1: set_up: KeyError"):
-        await set_up(Broken(1, 2), Said(), "b/train/1")
+        await set_up(Broken(1, 2), ChatRow(), "b/train/1")
     with pytest.raises(TaskFault, match="expert: TypeError: wanted a list of at least one action"):
         expert_script(Broken(1, 2), "b/train/1")
     assert expert_script(Sum(1, 2), "s") == ["3"]

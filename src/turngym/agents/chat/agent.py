@@ -26,6 +26,7 @@ from turngym.agents.policy import (
     PolicyTurn,
     messages_seen,
 )
+from turngym.agents.tool_calls import in_words, with_tools
 from turngym.coroutines import awaited
 from turngym.errors import PolicyFault
 from turngym.seeding import derive_seed
@@ -43,7 +44,6 @@ class ChatAgent(Generic[ModelT]):
         history: How much of the conversation the model still sees.
         reflection: Learns a lesson from each failed attempt at a task, for the next one; None for
             no memory between episodes.
-        native_tools: The model calls an environment's tools natively, where there are some.
         turn_timeout_s: Seconds for one turn, a summary included; None for no limit.
     """
 
@@ -54,14 +54,12 @@ class ChatAgent(Generic[ModelT]):
         prompting: Prompting | None = None,
         history: History | None = None,
         reflection: Reflection | None = None,
-        native_tools: bool = False,
         turn_timeout_s: float | None = None,
     ) -> None:
         self.model = model
         self.prompting: Prompting = prompting or PlainPrompting()
         self.history: History = history or FullHistory()
         self.reflection = reflection
-        self.native_tools = native_tools
         self.turn_timeout_s = turn_timeout_s
 
     def start(self, context: EpisodeContext) -> PolicySession:
@@ -147,14 +145,16 @@ class _ChatSession:
     ) -> tuple[list[ChatMessage], Rewritten | None]:
         """Return what is new, and the whole where the environment has said it anew."""
         if "messages" in info:  # of a program, which says itself who speaks
-            new = [ChatMessage(message=message) for message in messages_seen(observation, info)]
-            new = _shown(new, observation, info)
+            said = messages_seen(observation, info)
+            new = _shown([ChatMessage(message=one) for one in said], observation, info)
         else:
             seen = self._agent.prompting.observation(observation, info)
-            if self._messages and self._messages[-1].call_ids:
+            if self._messages and self._messages[-1].calls_tools:
                 seen = replace(seen, message=replace(seen.message, role="tool"))
             new = [seen]
         reason = info.get("rewritten") if self._messages else None
+        if not self._agent.model.takes_tools:
+            new = [replace(one, message=in_words(one.message)) for one in new]
         if reason is None and self._messages:
             return new, None
         opening = self._opening()
@@ -162,6 +162,8 @@ class _ChatSession:
             both = f"{opening[0].message.content}\n\n{new[0].message.content}"
             opening, new = [ChatMessage(message=Message(role="system", content=both))], new[1:]
         new = [*opening, *new]
+        if "messages" in info and not self._agent.model.takes_tools:
+            new = _with_tools(new, self._tools)
         return new, None if reason is None else Rewritten(messages=new, reason=reason)
 
     async def ask(self, messages: Sequence[ChatMessage]) -> str:
@@ -181,11 +183,9 @@ class _ChatSession:
 
     def _opening(self) -> list[ChatMessage]:
         agent = self._agent
-        text = agent.prompting.opening(
-            self._context.instructions,
-            self._lessons,
-            native_tools=agent.native_tools and bool(self._tools),
-        )
+        native, context = agent.model.takes_tools and bool(self._tools), self._context
+        said = context.rules if native and context.rules is not None else context.instructions
+        text = agent.prompting.opening(said, self._lessons, native_tools=native)
         return [ChatMessage(message=Message(role="system", content=text))] if text else []
 
     def _add(
@@ -229,6 +229,17 @@ def _shown(
             continue
         found[first + place] = replace(found[first + place], image=image)
     return found
+
+
+def _with_tools(
+    entries: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]
+) -> list[ChatMessage]:
+    """Return a conversation with a program's tools described in its system message."""
+    described = with_tools([entry.message for entry in entries], tools)
+    missing = len(described) - len(entries)
+    added = [ChatMessage(message=message) for message in described[:missing]]
+    kept = zip(entries, described[missing:], strict=True)
+    return [*added, *(replace(entry, message=message) for entry, message in kept)]
 
 
 def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:

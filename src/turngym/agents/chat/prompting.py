@@ -26,10 +26,13 @@ class ChatMessage:
     message: Message
     image: NDArray[np.uint8] | None = None
     """What the message shows, shape [H, W, 3]; only for models that see."""
-    spoken: str | None = None
-    """Text of an assistant beside its tool calls; None when that is the message's content."""
     call_ids: tuple[str, ...] = ()
     """The server's ids of an assistant's tool calls, or of the one that a tool message answers."""
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether what comes next is what came of a call."""
+        return bool(self.call_ids or self.message.tool_calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +47,12 @@ class Completion:
     """The server's prompt did not continue what it had served before."""
     segment_reason: str | None = None
     usage: Mapping[str, float] = field(default_factory=dict)
-    spoken: str | None = None
-    """As in ``ChatMessage``."""
     call_ids: tuple[str, ...] = ()
 
     @property
     def entry(self) -> ChatMessage:
         """The answer as an entry of the conversation."""
-        return ChatMessage(message=self.message, spoken=self.spoken, call_ids=self.call_ids)
+        return ChatMessage(message=self.message, call_ids=self.call_ids)
 
 
 class Conversation(Protocol):
@@ -93,6 +94,10 @@ class Conversation(Protocol):
 class ChatModel(Protocol):
     """A model that has many conversations at once."""
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether it is shown tools and calls them in a way of its own; else in words."""
+
     def open(self, seed: int) -> Conversation:
         """Return a new conversation whose answers depend on ``seed``."""
 
@@ -113,7 +118,7 @@ class Prompting(Protocol):
         """Return the system message; empty for none.
 
         Args:
-            instructions: Of the environment.
+            instructions: Of the environment; without how to act where tools are native.
             lessons: What was learned in earlier attempts, oldest first.
             native_tools: The model gets the environment's tools natively.
         """
@@ -370,7 +375,7 @@ class Reflection:
             return
         how = end.stop_reason.value if end.score is None else f"score {end.score:g}"
         text = "\n\n".join(filter(None, [end.observation, REFLECT.format(how=how)]))
-        role: Role = "tool" if messages and messages[-1].call_ids else "user"
+        role: Role = "tool" if messages and messages[-1].calls_tools else "user"
         request = ChatMessage(message=Message(role=role, content=text))
         lesson = " ".join((await ask([*messages, request])).split())[:_MAX_LESSON_CHARS]
         if lesson:

@@ -180,7 +180,7 @@ def load_model_dir(
                 tokenizer = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError, SafetensorError) as error:
         raise _not_loaded("model", path, error) from error
-    prepare(tokenizer, chat)
+    prepare(tokenizer, chat, ends=_ends_of(model.generation_config))
     if images:
         from turngym.agents.engine.vision import give_vision
 
@@ -201,13 +201,16 @@ def load_tokenizer(
         ConfigError: There is none, or it cannot be read.
     """
     with importing_extra("a tokenizer", "train"), _BUILDING:
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, GenerationConfig
     path = _unpacked(path)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError) as error:
         raise _not_loaded("tokenizer", path, error) from error
-    prepare(tokenizer, chat)
+    card = None
+    with suppress(OSError):  # many have none
+        card = GenerationConfig.from_pretrained(str(path))
+    prepare(tokenizer, chat, ends=_ends_of(card))
     return tokenizer
 
 
@@ -311,10 +314,13 @@ def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple
 
     A base model ends with its end of sequence, whatever its template says.
     """
-    card = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    more = card if isinstance(card, list) else [card]
-    own = [int(tokenizer.eos_token_id), *(int(one) for one in more if one is not None)]
-    return tuple(dict.fromkeys(own))
+    own = int(tokenizer.eos_token_id)
+    return tuple(dict.fromkeys([own, *_ends_of(getattr(model, "generation_config", None))]))
+
+
+def _ends_of(card: Any) -> list[int]:
+    ends = getattr(card, "eos_token_id", None)
+    return [int(one) for one in (ends if isinstance(ends, list) else [ends]) if one is not None]
 
 
 def save_model_dir(

@@ -24,6 +24,7 @@ from turngym.agents.remote.wire import (
     prompt_ids_of,
     text_of,
 )
+from turngym.agents.tool_calls import NOT_CARRIED_OUT, action_text, said_beside
 from turngym.errors import ConfigError
 from turngym.pictures import data_url
 from turngym.seeding import derive_seed
@@ -32,8 +33,6 @@ from turngym.types import Message, ToolCall, Turn
 Row = dict[str, Any]
 """One entry of ``messages`` as it goes over the wire."""
 
-ONE_CALL_A_TURN = "Not carried out: one tool call a turn."
-
 
 class RemoteChat:
     """A chat model on a server; all conversations share its limits and connections."""
@@ -41,6 +40,11 @@ class RemoteChat:
     def __init__(self, config: ChatConfig) -> None:
         self.config = config
         self.endpoint = Endpoint(config)
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the server is given tools."""
+        return self.config.tool_calls is not False
 
     def open(self, seed: int) -> Conversation:
         """Return a new conversation."""
@@ -84,7 +88,7 @@ class _ChatConversation(_Visit):
     ) -> Completion:
         config, endpoint = self._config, self._enter()
         rows = [*self._rows, *self._as_rows(messages)]
-        body = self._request(rows, tools if config.tool_calls else ())
+        body = self._request(rows, tools if config.tool_calls is not False else ())
         reply = await endpoint.post("/chat/completions", body, check=_check)
         row = _answer_row(first_choice(reply.body)["message"])
         self._rows = [*rows, row]
@@ -145,7 +149,7 @@ class _ChatConversation(_Visit):
         for entry in messages:
             role = entry.message.role
             if role != "tool":  # every call wants an answer before anything else is said
-                rows += [_result(name, ONE_CALL_A_TURN) for name in waiting]
+                rows += [_result(name, NOT_CARRIED_OUT) for name in waiting]
                 waiting = []
             if role == "assistant":
                 rows.append(_row_of_answer(entry))
@@ -153,7 +157,7 @@ class _ChatConversation(_Visit):
             elif role == "tool" and waiting:
                 done, *others = waiting
                 rows.append(_result(done, entry.message.content))
-                rows += [_result(name, ONE_CALL_A_TURN) for name in others]
+                rows += [_result(name, NOT_CARRIED_OUT) for name in others]
                 waiting = []
                 if entry.image is not None and self._config.images:
                     rows.append({"role": "user", "content": [_picture(entry)]})
@@ -201,7 +205,7 @@ def _completion(row: Row) -> Completion:
     """Return the answer as the environment gets it: text, then the first tool call as JSON."""
     spoken, calls = row["content"], row.get("tool_calls", [])
     found = [_call(call.get("function") or {}) for call in calls]
-    content = "\n".join(filter(None, [spoken, *(_action(*call) for call in found[:1])]))
+    content = "\n".join(filter(None, [spoken, *(action_text(*call) for call in found[:1])]))
     kept = tuple(
         ToolCall(name=name, arguments=arguments)
         for name, arguments in found
@@ -209,7 +213,6 @@ def _completion(row: Row) -> Completion:
     )
     return Completion(
         message=Message(role="assistant", content=content, tool_calls=kept),
-        spoken=spoken if calls else None,
         call_ids=tuple(str(call.get("id", "")) for call in calls),
     )
 
@@ -225,11 +228,6 @@ def _call(function: Mapping[str, Any]) -> tuple[str, Any]:
         return str(function.get("name")), raw
 
 
-def _action(name: str, arguments: Any) -> str:
-    """Return a call as action text. The environment says what is wrong with bad arguments."""
-    return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
-
-
 def _row_of_answer(entry: ChatMessage) -> Row:
     """Return an answer said before; one with a call whose arguments are no object stays text."""
     message = entry.message
@@ -243,7 +241,7 @@ def _row_of_answer(entry: ChatMessage) -> Row:
         }
         for name, call in zip(entry.call_ids, message.tool_calls, strict=True)
     ]
-    return {"role": "assistant", "content": entry.spoken, "tool_calls": calls}
+    return {"role": "assistant", "content": said_beside(message), "tool_calls": calls}
 
 
 class CompletionsEngine:

@@ -9,8 +9,7 @@ from typing import Any
 
 from turngym.agents.engine.protocol import Generation
 from turngym.agents.serving.http import nests_too_deep
-from turngym.agents.serving.memory import action_json
-from turngym.types import Message, ToolCall
+from turngym.types import Message, ToolCall, json_objects
 
 Json = dict[str, Any]
 Decode = Callable[[Sequence[int]], str]
@@ -132,38 +131,12 @@ def split_tool_calls(text: str, tools: Sequence[Mapping[str, Any]]) -> Message:
     """Return ``text`` as a message, with a call of one of ``tools`` at its end taken out of it."""
     functions = [tool.get("function") for tool in tools]
     names = {str(one.get("name")) for one in functions if isinstance(one, Mapping)}
-    start = text.find("{")
-    while names and start >= 0:
-        try:
-            value, end = json.JSONDecoder().raw_decode(text, start)
-        except (ValueError, RecursionError):
-            value, end = None, start + 1
-        if isinstance(value, dict) and str(value.get("name")) in names:
-            arguments = value.get("arguments", {})
-            if isinstance(arguments, dict) and not nests_too_deep(arguments):
-                call = ToolCall(name=str(value["name"]), arguments=arguments)
-                said = text[:start].rstrip()
-                return Message(role="assistant", content=said, tool_calls=(call,))
-        start = text.find("{", end)
+    for value, start in json_objects(text) if names else ():
+        name, arguments = str(value.get("name")), value.get("arguments", {})
+        if name in names and isinstance(arguments, dict) and not nests_too_deep(arguments):
+            call = ToolCall(name=name, arguments=arguments)
+            return Message(role="assistant", content=text[:start].rstrip(), tool_calls=(call,))
     return Message(role="assistant", content=text)
-
-
-def tool_note(tools: Sequence[Mapping[str, Any]]) -> str:
-    """Return the words that describe tools to a model, for templates that know none."""
-    shown = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
-    form = action_json("<tool>", {"<argument>": "<value>"})
-    return "\n".join([f"You may call a tool by ending your answer with {form}. Tools:", *shown])
-
-
-def with_tools(messages: list[Message], tools: Sequence[Json]) -> list[Message]:
-    """Return ``messages`` with the tools described in the system message."""
-    if not tools:
-        return messages
-    note = tool_note(tools)
-    if messages[0].role == "system":
-        first = Message(role="system", content=f"{messages[0].content}\n\n{note}")
-        return [first, *messages[1:]]
-    return [Message(role="system", content=note), *messages]
 
 
 class TextStream:

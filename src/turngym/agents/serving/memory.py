@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from turngym.agents.engine.protocol import (
     Generation,
@@ -20,7 +21,8 @@ from turngym.agents.engine.protocol import (
     Session,
     TrainableEngine,
 )
-from turngym.agents.rendering import Renderer
+from turngym.agents.rendering import AnswerEnd, Renderer
+from turngym.agents.tool_calls import in_words
 from turngym.coroutines import awaited
 from turngym.types import Message
 
@@ -32,8 +34,7 @@ class _Answered:
     """A conversation up to and with an answer of ours."""
 
     token_ids: tuple[int, ...]
-    hit_eos: bool
-    """The answer closed with the end token."""
+    end: AnswerEnd
 
 
 class ConversationMemory:
@@ -47,29 +48,38 @@ class ConversationMemory:
         self._renderer = renderer
         self._answered: OrderedDict[str, _Answered] = OrderedDict()
 
-    def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Return the tokens to read for ``messages``."""
+    def prompt(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[int, ...]:
+        """Return the tokens to read for ``messages``.
+
+        Args:
+            messages: The conversation.
+            tools: What can be called, where the template shows tools.
+        """
         for end in range(len(messages) - 1, 0, -1):
             if messages[end - 1].role != "assistant":
                 continue
             known = self._answered.get(_key(messages[:end]))
             if known is not None:
-                new = [_plain(message) for message in messages[end:]]
-                more = self._renderer.continuation(new, hit_eos=known.hit_eos)
+                more = self._renderer.continuation(self._said(messages[end:]), known.end)
                 return (*known.token_ids, *more)
-        return self._renderer.opening([_plain(message) for message in messages])
+        return self._renderer.opening(self._said(messages), tools)
+
+    def _said(self, messages: Sequence[Message]) -> list[Message]:
+        return list(messages if self._renderer.tools is not None else map(in_words, messages))
 
     def remember(
         self,
         messages: Sequence[Message],
         prompt: Sequence[int],
         answer: Message,
+        end: AnswerEnd,
         generation: Generation,
     ) -> None:
-        """Note the ``prompt`` tokens of ``messages`` and the answer to them."""
+        """Note the ``prompt`` tokens of ``messages``, the answer to them, and how it ended."""
         key = _key([*messages, answer])
-        ids = (*prompt, *generation.token_ids)
-        self._answered[key] = _Answered(ids, hit_eos=ids[-1:] == self._renderer.end_ids)
+        self._answered[key] = _Answered((*prompt, *generation.token_ids), end)
         self._answered.move_to_end(key)
         if len(self._answered) > _MAX_REMEMBERED:
             self._answered.popitem(last=False)
@@ -144,24 +154,6 @@ class PrefixCache:
         if self._engine.free_sessions == 0 and self._idle:
             await awaited(self._idle.pop(0)[1].close())
         return 0, self._engine.open(0)
-
-
-def action_json(name: str, arguments: object) -> str:
-    """Return a tool call and its ``arguments`` as the text that a model writes for it.
-
-    Half of a unicode pair, which no tokenizer reads, becomes a question mark.
-    """
-    text = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
-    return text.encode(errors="replace").decode()
-
-
-def _plain(message: Message) -> Message:
-    """Return ``message`` with its tool calls in its text, for templates that know none."""
-    if not message.tool_calls:
-        return message
-    calls = [action_json(call.name, dict(call.arguments)) for call in message.tool_calls]
-    content = "\n".join(filter(None, [message.content, *calls]))
-    return Message(role=message.role, content=content)
 
 
 def _key(messages: Sequence[Message]) -> str:

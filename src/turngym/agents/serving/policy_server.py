@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,6 @@ from turngym.agents.serving.answers import (
     prompt_fields,
     split_tool_calls,
     tool_call_rows,
-    with_tools,
 )
 from turngym.agents.serving.http import (
     DONE,
@@ -41,6 +41,7 @@ from turngym.agents.serving.http import (
     event,
     guarded_app,
     json_response,
+    nests_too_deep,
 )
 from turngym.agents.serving.memory import ConversationMemory, PrefixCache
 from turngym.agents.serving.requests import (
@@ -51,6 +52,7 @@ from turngym.agents.serving.requests import (
     parse,
 )
 from turngym.agents.serving.weights import WeightRoutes
+from turngym.agents.tool_calls import said_beside, with_tools
 from turngym.errors import PolicyFault
 from turngym.seeding import derive_seed
 from turngym.types import Message
@@ -146,8 +148,10 @@ class PolicyServer:
         self._check_model(asked)
         show = None if self._vision is None else self._show
         messages = await asyncio.to_thread(messages_of, asked.messages, show)  # reads pictures
-        shown = with_tools(messages, asked.usable_tools)
-        return await self._answer(request, asked, self._memory.prompt(shown), shown)
+        tools: Sequence[Json] = asked.usable_tools
+        if self._renderer.tools is None:
+            messages, tools = [*with_tools(messages, tools)], ()
+        return await self._answer(request, asked, self._memory.prompt(messages, tools), messages)
 
     def _show(self, text: str, files: Sequence[bytes]) -> str:
         assert self._vision is not None
@@ -266,12 +270,17 @@ class _Call:
 
     def _finish(self, generation: Generation) -> Answer:
         server = self._server
-        text = before_stop(
-            server._renderer.decode_action(generation.token_ids), self._sampling.stop
-        )
-        message = split_tool_calls(text, self._tools)
+        renderer = server._renderer
+        text = before_stop(renderer.decode_action(generation.token_ids), self._sampling.stop)
+        called, end = renderer.answer(generation.token_ids, self._tools)
+        if called.tool_calls and not any(
+            nests_too_deep(one.arguments) for one in called.tool_calls
+        ):
+            message = replace(called, content=said_beside(called))
+        else:
+            message = split_tool_calls(text, self._tools)
         if self._messages is not None:
-            server._memory.remember(self._messages, self._prompt, message, generation)
+            server._memory.remember(self._messages, self._prompt, message, end, generation)
         answer = Answer(
             model=server.name,
             prompt_ids=self._read,

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from turngym.errors import ConfigError, require_known
+from turngym.types import json_objects
 
 ActionStyle = Literal["commands", "tools"]
 """How actions are written: in words, or as JSON tool calls."""
@@ -54,7 +55,6 @@ class ActionFormat(Protocol):
 
 _SLOT = re.compile(r"\{(?P<name>\w+)(?P<rest>\.\.\.)?(?::(?P<kind>[^}]+))?\}")
 _FENCE = re.compile(r"```[\w-]*\n(?P<body>.*?)```", re.DOTALL)
-_OBJECT = re.compile(r"\{\s*[\"}]")
 QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019"}
 """Opening to closing."""
 _ANY_QUOTES = "".join(QUOTES)
@@ -63,10 +63,9 @@ _MARKS = ("**", "__", "*", "_", "`")
 _QUOTED_WORDS = re.compile(r"(?<!\S)(?:\"([^\"]+)\"|'([^']+)'|\u201c([^\u201d]+)\u201d)(?!\S)")
 _FULL_STOP = re.compile(r"(?<=\w)\.$")
 
-# Bounds on the work that one text can cause: a model that repeats itself sends a megabyte of "{".
+# Bounds on the work that one text can cause.
 _MAX_LINE_CHARS = 10_000
 _MAX_KNOWN_TEXTS, _MAX_KNOWN_CHARS = 1_024, 200
-_MAX_BROKEN_CHARS, _LEAST_CHARS = 1_000_000, 1_000
 
 
 class Commands:
@@ -401,27 +400,8 @@ def _last_line(text: str) -> str:
 
 def _last_call(text: str) -> dict[str, Any] | None:
     """Return the last JSON object in ``text`` that has a name, or None."""
-    found, broken = None, 0  # characters that were read for nothing: deep objects are all read
-    start = _OBJECT.search(text)
-    while start is not None and broken < _MAX_BROKEN_CHARS:
-        try:
-            value, end = _DECODER.raw_decode(text, start.start())
-        except (ValueError, RecursionError) as error:
-            end = start.start() + 1
-            at = len(text) if isinstance(error, RecursionError) else getattr(error, "pos", end)
-            broken += max(_LEAST_CHARS, at - end)
-        else:
-            if isinstance(value.get("name"), str):
-                found = value
-        start = _OBJECT.search(text, end)
-    return found
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+    named = [value for value, _ in json_objects(text) if isinstance(value.get("name"), str)]
+    return named[-1] if named else None
 
 
 def _is_unicode(value: Any) -> bool:

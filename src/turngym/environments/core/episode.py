@@ -327,7 +327,7 @@ class EpisodeCore:
         info = self._info(outcome)
         info["instructions"] = self.instructions
         if isinstance(self.action_format, JsonTools):
-            info["tools"] = self.action_format.tools()
+            info |= {"tools": self.action_format.tools(), "rules": self.rules}
         truth = info.get("ground_truth")
         if truth is not None and (answer := self.answer(str(truth))) is not None:
             info["answer"] = answer

@@ -6,6 +6,7 @@
 | ``instructions`` | str: rules and action format, for a system prompt | reset |
 | ``max_turns`` | int: turns after which the episode ends; None: the agent is not informed | reset |
 | ``tools`` | list of JSON tool descriptions | reset, when actions are JSON tool calls |
+| ``rules`` | str: ``instructions`` without the action format | reset, with ``tools`` |
 | ``legal_actions`` | list[str], non-empty unless the episode is over | when they can be listed |
 | ``state_key`` | str, history-free key of the current state | when the state can be keyed |
 | ``reward_parts`` | dict[str, float] that sums to the reward | step, when there is more than one |
@@ -163,7 +164,7 @@ def info_problems(
         problems.append(f"task_id must be a str, got {info.get('task_id')!r}")
     problems += [
         f"{key} must be a str when present, got {info[key]!r}"
-        for key in ("state_key", "answer", "invalid_action", "instructions", "rewritten")
+        for key in ("state_key", "answer", "invalid_action", "instructions", "rules", "rewritten")
         if key in info and not isinstance(info[key], str)
     ]
     said = info.get("messages", ())

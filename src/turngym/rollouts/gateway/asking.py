@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from turngym.agents.serving.answers import before_stop, split_tool_calls, tool_call_rows, with_tools
+from turngym.agents.serving.answers import before_stop, split_tool_calls, tool_call_rows
 from turngym.agents.serving.http import (
     DONE,
     Access,
@@ -60,7 +60,7 @@ class Asking:
     """A question of the program to its model, which waits for the answer."""
 
     messages: Sequence[Message]
-    """The whole conversation, tools described in it."""
+    """The whole conversation."""
     files: Mapping[int, bytes]
     """Image files that some of the messages show, by their place."""
     tools: Sequence[Json]
@@ -101,6 +101,8 @@ class ProgramSide:
         """The last answer, behind a stop text as well."""
         self._files: Mapping[int, bytes] = {}
         """What it shows."""
+        self._tools: Sequence[Json] = ()
+        """What it may call."""
         self._reward = 0.0
 
     def shown(self, asked: Asking) -> Outcome:
@@ -110,7 +112,8 @@ class ProgramSide:
             EnvironmentFault: An image cannot be read.
         """
         said, files, whole = self._said, self._files, asked.messages
-        self.asked, self._files = asked, asked.files
+        has_other_tools = asked.tools != self._tools
+        self.asked, self._files, self._tools = asked, asked.files, asked.tools
         kept, info = 0, dict[str, Any]()
         for n, (one, other) in enumerate(zip(said, whole, strict=False)):
             # Some put the stop text back that ended the last answer.
@@ -121,8 +124,10 @@ class ProgramSide:
             kept += 1
         if said and not kept == len(said) < len(whole):
             info["rewritten"] = f"history was rewritten from message {kept} of {len(said)} on"
-            kept = 0
-        info["messages"] = tuple(whole[kept:])
+        elif said and has_other_tools:
+            info["rewritten"] = "the tools are others"
+        kept = 0 if "rewritten" in info else kept
+        info |= {"messages": tuple(whole[kept:]), "tools": list(asked.tools)}
         text, last = "\n\n".join(message.content for message in info["messages"]), None
         if new := {n - kept: file for n, file in asked.files.items() if n >= kept}:
             with Boundary("a question about an image", EnvironmentFault):
@@ -153,7 +158,7 @@ class ProgramSide:
         request.sampling(1)  # refuses what would change the answer
         tools, images = request.usable_tools, _Images()
         show = images.show if self._shows_pictures else None
-        messages, files = images.taken(with_tools(messages_of(request.messages, show), tools))
+        messages, files = images.taken(messages_of(request.messages, show))
         stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
         asked = Asking(messages=messages, files=files, tools=tools, stops=[*filter(None, stops)])
         if self.is_over:

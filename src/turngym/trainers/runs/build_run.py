@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import torch
 
 from turngym.agents.build import build_engine, with_parts
 from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.engine.config import (
     LocalEngineConfig,
     PretrainedModelConfig,
@@ -32,7 +33,7 @@ from turngym.agents.engine.models import (
     train_tokenizer,
 )
 from turngym.agents.engine.protocol import Sampling, vision_of
-from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.rendering import Renderer
 from turngym.agents.scripted import ExpertPolicy
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, RecordError, TrainingError
@@ -84,7 +85,7 @@ def check_devices(config: TrainConfig, out: Path) -> None:
         if isinstance(path, str):
             check_model_path(path, context=config.model.context)
             if not path.startswith(PREFIX):  # whether it is there and can chat, before it plays
-                Renderer(load_tokenizer(path, config.model))
+                Renderer(load_tokenizer(path, config.model), tool_calls=config.agent.tool_calls)
     is_rank = "WORLD_SIZE" in os.environ
     last = None if is_rank else config.learner.ranks - 1
     device_of(config.learner.device, setting="learner.device", number=last)
@@ -144,7 +145,7 @@ async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None 
         state = _state_of(checkpoint, config)
         folder.check_metrics(state.metrics_bytes, state.metrics_sha256, newest)
         episodes = await _expert_episodes(config, folder, runner)
-        tokenizer, model = _build_policy(config, episodes, runner.instructions.values(), newest)
+        tokenizer, model = _build_policy(config, episodes, runner, newest)
         _share_pictures(runner, tokenizer)
         engine = build_engine(
             config.placed_engine,
@@ -241,7 +242,8 @@ def load_policy(
         temperature=0.0 if greedy else config.rollout.temperature,
         max_new_tokens=config.rollout.max_new_tokens,
     )
-    return with_parts(EngineModel(engine, Renderer(tokenizer), sampling=sampling), config.agent)
+    renderer = Renderer(tokenizer, tool_calls=config.agent.tool_calls)
+    return with_parts(EngineModel(engine, renderer, sampling=sampling), config.agent)
 
 
 async def _expert_episodes(
@@ -291,7 +293,7 @@ async def _expert_episodes(
 def _build_policy(
     config: TrainConfig,
     episodes: Sequence[Trajectory],
-    instructions: Iterable[str],
+    runner: EpisodeRunner,
     newest: Path | None,
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     if isinstance(config.model, PretrainedModelConfig):
@@ -301,8 +303,8 @@ def _build_policy(
         return tokenizer, model
     turns = [turn for episode in episodes for turn in episode.turns]
     texts = [message.content for turn in turns for message in (*turn.observation, turn.action)]
-    small = train_tokenizer(
-        [*texts, *instructions], config.model.vocab_size, images=config.model.images
-    )
+    if config.agent.instructions:
+        texts += [str(info.get("instructions", "")) for info in runner.introductions.values()]
+    small = train_tokenizer(texts, config.model.vocab_size, images=config.model.images)
     seed = derive_seed(config.run.seed, "model")
     return small, build_tiny_model(config.model, small, seed=seed)

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from turngym import registry
 from turngym.agents.build import with_parts
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.engine.vllm.sampling import FleetView, FollowedServers, ServerSampler
-from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.rendering import Renderer
 from turngym.coroutines import SIGNALS
 from turngym.environments.gym.process import end_with_parent
 from turngym.errors import ConfigError, TrainingError, TurnGymError
@@ -316,7 +317,8 @@ class Coordinator:
         setup, config = self._setup, self._setup.config
         rollout = config.rollout
         sampling = Sampling(temperature=rollout.temperature, max_new_tokens=rollout.max_new_tokens)
-        model = EngineModel(self._engine, Renderer(setup.tokenizer), sampling=sampling)
+        renderer = Renderer(setup.tokenizer, tool_calls=config.agent.tool_calls)
+        model = EngineModel(self._engine, renderer, sampling=sampling)
         selection = build_selection(config, self._runner.pool)
         async with await open_part(setup.folder, setup.number, setup.version) as ledger:
             ledger.kept = setup.kept

@@ -13,10 +13,11 @@ environments each gives its share of all of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from gymnasium import spaces
 
@@ -91,10 +92,10 @@ class Playground:
         found: Task = self._catalogue.get_wrapper_attr("find_task")(task_id)
         return replace(found, env_id=self.env_id)
 
-    def instructions(self) -> str:
-        """Return what the environment says of itself."""
+    def introduction(self) -> Mapping[str, Any]:
+        """Return the ``info`` with which the environment introduces itself."""
         _, info = self._catalogue.reset(seed=0, options={"task": self._task("train", 0)})
-        return str(info.get("instructions", ""))
+        return info
 
 
 def _playground(part: EnvPart, config: TrainConfig) -> Playground:
@@ -175,12 +176,11 @@ class EpisodeRunner:
         self.env_id = self._grounds[0].env_id
         self.make_env = {ground.env_id: ground.make_env for ground in self._grounds}
         """By environment, what makes a new one."""
-        self.instructions = (
-            {ground.env_id: ground.instructions() for ground in self._grounds}
-            if config.agent.instructions
-            else {}
-        )
-        """By environment, what opens its conversations; empty where nothing does."""
+
+    @cached_property
+    def introductions(self) -> Mapping[str, Mapping[str, Any]]:
+        """By environment, the ``info`` with which it introduces itself."""
+        return {ground.env_id: ground.introduction() for ground in self._grounds}
 
     def close(self) -> None:
         """Release the environments that name the tasks. Safe to call twice."""

@@ -118,7 +118,7 @@ def begin_imitation(
     renderer: Renderer,
     episodes: Sequence[Trajectory],
     *,
-    instructions: Mapping[str, str],
+    introductions: Mapping[str, Mapping[str, Any]],
     group: Group | None = None,
 ) -> Imitator | ImitatorGroup:
     """Return what the warm start trains with.
@@ -128,11 +128,11 @@ def begin_imitation(
         model: The policy.
         renderer: Encodes the episodes.
         episodes: Of the expert.
-        instructions: By environment; none where the agent goes without.
+        introductions: By environment, the ``info`` of its reset; none where the agent goes without.
         group: The ranks that train; None for this process alone.
     """
-    system = _system_of(config, episodes, instructions)
-    rendered = [renderer.render_episode(e, system[e.env_id]) for e in episodes]
+    opening = _openings(config, renderer, episodes, introductions)
+    rendered = [renderer.render_episode(e, *opening[e.env_id]) for e in episodes]
     seed = derive_seed(config.run.seed, "warm_start")
     make = partial(Imitator, episodes=rendered, config=config.warm_start, seed=seed)
     if group is None:
@@ -142,15 +142,20 @@ def begin_imitation(
     return ImitatorGroup(group, make, {"model": model})
 
 
-def _system_of(
-    config: TrainConfig, episodes: Sequence[Trajectory], instructions: Mapping[str, str]
-) -> dict[str, str | None]:
-    """Return what opens the conversations of the environments that ``episodes`` are of."""
-    prompting = prompting_of(config.agent)
-    return {
-        env_id: prompting.opening(instructions.get(env_id, ""), (), native_tools=False)
-        for env_id in {episode.env_id for episode in episodes}
-    }
+def _openings(
+    config: TrainConfig,
+    renderer: Renderer,
+    episodes: Sequence[Trajectory],
+    introductions: Mapping[str, Mapping[str, Any]],
+) -> dict[str, tuple[str, Sequence[Mapping[str, Any]]]]:
+    """Return the system message and the tools of the environments that ``episodes`` are of."""
+    prompting, found = prompting_of(config.agent), {}
+    for env_id in {episode.env_id for episode in episodes}:
+        info = introductions.get(env_id, {})
+        tools = info.get("tools", ()) if renderer.tools is not None else ()
+        said = str(info.get("rules" if tools else "instructions", ""))
+        found[env_id] = prompting.opening(said, (), native_tools=bool(tools)), tools
+    return found
 
 
 def with_tokens(
@@ -158,7 +163,7 @@ def with_tokens(
     renderer: Renderer,
     episodes: Sequence[Trajectory],
     *,
-    instructions: Mapping[str, str],
+    introductions: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Trajectory]:
     """Yield episodes of the expert with tokens as if the policy had sampled them.
 
@@ -168,12 +173,12 @@ def with_tokens(
         config: The run's settings.
         renderer: Encodes them.
         episodes: As they were played.
-        instructions: By environment.
+        introductions: As in ``begin_imitation``.
     """
-    system = _system_of(config, episodes, instructions)
+    opening = _openings(config, renderer, episodes, introductions)
     room = config.model.context - config.rollout.max_new_tokens
     for episode in episodes:
-        rendered = renderer.render_turns(episode, system[episode.env_id])
+        rendered = renderer.render_turns(episode, *opening[episode.env_id])
         turns = tuple(
             replace(turn, spans=(TokenSpan(token_ids=prompt, sampled=False), _as_sampled(action)))
             for turn, (prompt, action) in zip(episode.turns, rendered, strict=True)

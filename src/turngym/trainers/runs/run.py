@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from turngym.agents.build import TRAINED_AS, with_parts
+from turngym.agents.chat.engine_model import EngineModel
 from turngym.agents.engine.models import load_model_dir, load_tokenizer
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
-from turngym.agents.rendering import EngineModel, Renderer
+from turngym.agents.rendering import Renderer
 from turngym.coroutines import beside
 from turngym.errors import CheckpointError
 from turngym.rollouts.evaluation.statistics import Evaluation, summarize
@@ -104,7 +105,7 @@ class Run:
         self.engine = engine
         """What samples, and gets the weights."""
         self._tokenizer = tokenizer
-        self.renderer = Renderer(tokenizer)
+        self.renderer = Renderer(tokenizer, tool_calls=config.agent.tool_calls)
         self.sampling = Sampling(
             temperature=config.rollout.temperature, max_new_tokens=config.rollout.max_new_tokens
         )
@@ -255,6 +256,12 @@ class Run:
             seconds=self.folder.seconds(),
         )
 
+    @property
+    def _introductions(self) -> Mapping[str, Mapping[str, Any]]:
+        """What opens conversations, by environment; empty where nothing does."""
+        opens = self.config.agent.instructions or self.renderer.tools is not None
+        return self.runner.introductions if opens else {}
+
     def start_imitation(self, episodes: Sequence[Trajectory]) -> Imitator | ImitatorGroup:
         """Make what the warm start trains with."""
         self.imitator = begin_imitation(
@@ -262,7 +269,7 @@ class Run:
             self.model,
             self.renderer,
             episodes[: self.config.warm_start.episodes],
-            instructions=self.runner.instructions,
+            introductions=self._introductions,
             group=self._group,
         )
         return self.imitator
@@ -274,7 +281,7 @@ class Run:
             self.config,
             self.renderer,
             self.demonstrations,
-            instructions=self.runner.instructions,
+            introductions=self._introductions if self.demonstrations else {},
         )
         self.learning = begin_learning(
             self.config,

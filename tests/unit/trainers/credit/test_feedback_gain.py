@@ -18,7 +18,7 @@ from helpers.rendered import (
     sharpened,
     taught_to_repeat,
 )
-from turngym.agents.rendering import Renderer
+from turngym.agents.rendering import AnswerEnd, Renderer
 from turngym.errors import ConfigError
 from turngym.trainers.credit.sources import branches
 from turngym.trainers.credit.sources.branches import Branch, Tree, TreeScores, score_trees_apart
@@ -88,7 +88,9 @@ def test_feedback_is_found_without_the_template(template: str, said: str, cut: A
     assert inside in shown
     assert len(shown) - len(inside) <= 1  # a token across the border is left to the template
     probe = [Message(role="user", content="@@@")]
-    before, _, after = renderer.continuation_text(probe, hit_eos=not cut).partition("@@@")
+    before, _, after = renderer.continuation_text(probe, AnswerEnd(is_closed=not cut)).partition(
+        "@@@"
+    )
     assert decode(prompt[:first]).startswith(before)
     assert decode(prompt[last:]).endswith(after)
 

@@ -10,7 +10,7 @@ import torch
 
 from helpers import models
 from helpers.trajectories import episode, group, turn
-from turngym.agents.rendering import Renderer
+from turngym.agents.rendering import CLOSED, AnswerEnd, Renderer
 from turngym.errors import CheckpointError
 from turngym.trainers.credit.base import TurnBatch, trained_turns
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
@@ -72,7 +72,7 @@ def test_turns_that_are_not_trained_are_what_the_next_one_saw() -> None:
 def test_a_limit_is_not_an_end() -> None:
     cut = replace(episode([0.0, 1.0], stop=StopReason.TRUNCATED_TURNS), final_observation=SEEN)
     last = played(cut)[-1]
-    more = RENDERER.continuation(SEEN, hit_eos=False)
+    more = RENDERER.continuation(SEEN, AnswerEnd(is_closed=False))
     assert (last.is_truncated, last.is_terminated) == (True, False)
     assert last.next_state.tolist() == [1, 2, 3, 4, 1, 2, 3, 4, *more]
     assert not last.is_end(bootstrap_truncated=True)
@@ -82,11 +82,11 @@ def test_a_limit_is_not_an_end() -> None:
 
 
 def test_the_last_state_is_shown_as_the_policy_would_have_seen_it() -> None:
-    end = RENDERER.end_ids[0]
+    end = RENDERER.tokenizer.eos_token_id
     stop = StopReason.TRUNCATED_TURNS
     said_end = replace(episode([turn(drawn=(3, end))], stop=stop), final_observation=SEEN)
     new = final_prompt(said_end, RENDERER, context=256)
-    assert new == RENDERER.continuation(SEEN, hit_eos=True)
+    assert new == RENDERER.continuation(SEEN, CLOSED)
     assert final_prompt(said_end, RENDERER, context=4 + len(new)) == new
     assert final_prompt(said_end, RENDERER, context=3 + len(new)) == ()
     ended = replace(said_end, stop_reason=StopReason.TERMINATED)

@@ -148,6 +148,5 @@ def final_prompt(trajectory: Trajectory, renderer: Renderer, *, context: int) ->
     starts = [n for n, turn in enumerate(trajectory.turns) if turn.starts_segment or n == 0]
     spans = [span for turn in trajectory.turns[starts[-1] :] for span in turn.spans]
     length = sum(len(span.token_ids) for span in spans)
-    ended = spans[-1].token_ids[-1] in renderer.end_ids
-    new = renderer.continuation(trajectory.final_observation, hit_eos=ended)
+    new = renderer.after(trajectory.turns[-1], trajectory.final_observation)
     return new if length + len(new) <= context else ()

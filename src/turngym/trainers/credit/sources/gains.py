@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.agents.engine.models import positions
-from turngym.agents.rendering import Renderer
+from turngym.agents.rendering import AnswerEnd, Renderer
 from turngym.errors import ConfigError
 from turngym.seeding import generator
 from turngym.trainers.credit.base import (
@@ -37,7 +37,7 @@ from turngym.trainers.credit.base import (
 from turngym.trainers.credit.sources.branches import Branch, Tree, TreeScorer, TreeScores
 from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.rewards import FeedbackGain, InfoGain
-from turngym.types import Message, Trajectory
+from turngym.types import Message, Role, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -305,7 +305,7 @@ class FeedbackLocator:
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self._frames: dict[tuple[str, bool], tuple[str, str] | None] = {}
+        self._frames: dict[tuple[Role, AnswerEnd], tuple[str, str] | None] = {}
 
     def find(self, episode: Trajectory, layout: Layout, turn: int) -> slice | None:
         """Return the place of the feedback that ``turn`` read, in the tokens of the episode.
@@ -319,9 +319,10 @@ class FeedbackLocator:
         if len(messages) != 1:
             return None
         start, stop = int(layout.prompt_T[turn]), int(layout.action_T[turn])
-        ended = int(layout.token_ids_L[start - 1]) in self._renderer.end_ids
-        text = self._renderer.continuation_text(messages, hit_eos=ended)
-        frame = self._frame(messages[0].role, ended)
+        answered = layout.token_ids_L[layout.action_T[turn - 1] : start].tolist() if turn else []
+        _, end = self._renderer.answer(answered)
+        text = self._renderer.continuation_text(messages, end)
+        frame = self._frame(messages[0].role, end)
         if frame is None or not text.startswith(frame[0]) or not text.endswith(frame[1]):
             return None
         encoded = encode_with_places(self._renderer.tokenizer, text)
@@ -333,12 +334,12 @@ class FeedbackLocator:
             return slice(start, start)
         return slice(start + int(inside[0]), start + int(inside[-1]) + 1)
 
-    def _frame(self, role: str, ended: bool) -> tuple[str, str] | None:
+    def _frame(self, role: Role, end: AnswerEnd) -> tuple[str, str] | None:
         """Return what the template puts around a message."""
-        key = (role, ended)
+        key = (role, end)
         if key not in self._frames:
-            probe = Message(role=role, content=_PROBE)  # type: ignore[arg-type]
-            text = self._renderer.continuation_text([probe], hit_eos=ended)
+            probe = Message(role=role, content=_PROBE)
+            text = self._renderer.continuation_text([probe], end)
             before, found, after = text.partition(_PROBE)
             self._frames[key] = (before, after) if found else None
         return self._frames[key]
