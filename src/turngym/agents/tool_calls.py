@@ -211,7 +211,12 @@ class ToolTemplate:
 
 
 def action_text(name: str, arguments: object) -> str:
-    """Return a call as the text that environments read."""
+    """Return a call as the text that environments read.
+
+    Args:
+        name: Of the tool.
+        arguments: What JSON can hold, mostly an object.
+    """
     return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
 
 

@@ -77,7 +77,15 @@ class ConversationMemory:
         end: AnswerEnd,
         generation: Generation,
     ) -> None:
-        """Note the ``prompt`` tokens of ``messages``, the answer to them, and how it ended."""
+        """Note what was read and sampled.
+
+        Args:
+            messages: The conversation.
+            prompt: Its tokens.
+            answer: What was said to it.
+            end: How that ended.
+            generation: Has its tokens.
+        """
         key = _key([*messages, answer])
         self._answered[key] = _Answered((*prompt, *generation.token_ids), end)
         self._answered.move_to_end(key)
