@@ -221,39 +221,40 @@ async def test_tools_of_a_program_are_called_as_its_model_does_or_in_words(
     env = program(f"""
 tools = {TOOLS!r}
 said = [row("play", "system"), row("where to?")]
-for turn in range(2):
+for walks in ({WALKS[:1]!r}, {WALKS[1:]!r}):
     answer = ask(said, tools=tools)
-    call = answer["tool_calls"][0]["function"]
-    assert json.loads(call["arguments"]) == {WALKS!r}[turn], answer
-    said += [answer, {{"role": "tool", "content": f"room {{turn}}"}}]
+    calls = [json.loads(call["function"]["arguments"]) for call in answer["tool_calls"]]
+    assert calls == walks, answer
+    said += [answer, *({{"role": "tool", "content": f"room {{n}}"}} for n in range(len(calls)))]
 said = said[:1] + said[2:]
 ask(said, tools=tools)
 post("/end", {{"score": 1.0}})
 """)  # fmt: skip
     one = Renderer(tokenizer_of(template("tags")), tool_calls=native)
-    calls = [sampled(renderer("tags"), walk) for walk in WALKS[:2]]
-    words = [one.closed(action_text("go", walk)) for walk in WALKS[:2]]
-    engine: Any = Scripted(*(calls if native else words), one.closed("Done."))
+    turns = (WALKS[:1], WALKS[1:])
+    calls = [sampled(renderer("tags"), *walks) for walks in turns]
+    told = ["\n".join(action_text("go", walk) for walk in walks) for walks in turns]
+    answers = calls if native else [one.closed(text) for text in told]
+    engine: Any = Scripted(*answers, one.closed("Done."))
     agent = ChatAgent(EngineModel(engine, one, sampling=Sampling(max_new_tokens=9)))
     spec = EpisodeSpec(env_id="program", task=env.task("train", 5), env_seed=1, policy_seed=2)
     trajectory = await rollout(env, agent, spec)
     assert trajectory.score == 1.0, trajectory.error
     assert [turn.starts_segment for turn in trajectory.turns] == [False, False, True]
-    found = [FoundCall(name="go", arguments=walk) for walk in WALKS]
-    results = [result_row(call, f"room {place}") for place, call in enumerate(found[:2])]
-    rows: list[Any] = [("user", "where to?"), called_row(found[:1], ""), results[0]]
-    rows += [called_row(found[1:2], ""), results[1]]
+    rows: list[Any] = [("user", "where to?")]
+    for walks, text in zip(turns, told, strict=True):
+        found = [FoundCall(name="go", arguments=walk) for walk in walks]
+        rows.append(called_row(found, "") if native else ("assistant", text))
+        rows += [
+            result_row(call, f"room {n}") if native else ("tool", f"room {n}")
+            for n, call in enumerate(found)
+        ]
+    [noted] = with_tools([Message(role="system", content="play")], () if native else TOOLS)
     shown: Any = {"tools": TOOLS} if native else {}
-    system = ("system", "play")
-    if not native:
-        told = [action_text("go", walk) for walk in WALKS[:2]]
-        rows = [("user", "where to?"), ("assistant", told[0]), ("tool", "room 0")]
-        rows += [("assistant", told[1]), ("tool", "room 1")]
-        [noted] = with_tools([Message(role="system", content="play")], TOOLS)
-        system = ("system", noted.content)
     for ids, seen in zip(engine.read_ids, (rows[:3], rows[1:]), strict=True):
+        whole = [("system", noted.content), *seen]
         text = one.tokenizer.decode(ids)
-        assert text.startswith(rendered(one.tokenizer, [system, *seen], generate=True, **shown))
+        assert text.startswith(rendered(one.tokenizer, whole, generate=True, **shown))
     await env.close()
 
 

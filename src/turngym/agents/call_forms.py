@@ -44,7 +44,8 @@ PROBED_TOOL: dict[str, Any] = {
 _WORD = r"[\w.:/-]+"
 _MARK = re.compile(r"[<\[][^<\[]*$")
 _CDATA = re.compile(r"<!\[CDATA\[(.*)\]\]>", re.DOTALL)
-_MAX_CALLS = 64
+MAX_CALLS = 64
+"""Most calls of one answer that are looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ class CallReader:
         calls = []
         for call in self.form.find(text[begin:], types):
             calls.append(call)
-            if len(calls) == _MAX_CALLS:
+            if len(calls) == MAX_CALLS:
                 break
         if not calls:
             return ReadAnswer(said=text, calls=())

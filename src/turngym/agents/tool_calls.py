@@ -253,12 +253,19 @@ def with_tools(
 
 
 def said_beside(message: Message) -> str:
-    """Return what an answer says beside its calls; its content ends with the first of them."""
+    """Return what an answer says beside its calls; its content ends with the first, or all."""
     if not message.tool_calls:
         return message.content
-    first = message.tool_calls[0]
-    said = message.content.removesuffix(action_text(first.name, dict(first.arguments)))
-    return said.removesuffix("\n") if len(said) < len(message.content) else said
+    calls = [action_text(call.name, dict(call.arguments)) for call in message.tool_calls]
+    for ending in ("\n".join(calls), calls[0]):
+        if message.content.endswith(ending):
+            return message.content.removesuffix(ending).removesuffix("\n")
+    return message.content
+
+
+def with_all_calls(message: Message) -> Message:
+    """Return an answer whose content ends with all of its calls, not with the first alone."""
+    return replace(message, content=in_words(message).content)
 
 
 def called_row(calls: Sequence[FoundCall], said: str, *, as_text: bool = False) -> ChatRow:

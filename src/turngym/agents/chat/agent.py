@@ -26,7 +26,7 @@ from turngym.agents.policy import (
     PolicyTurn,
     messages_seen,
 )
-from turngym.agents.tool_calls import in_words, with_tools
+from turngym.agents.tool_calls import in_words, with_all_calls, with_tools
 from turngym.coroutines import awaited
 from turngym.errors import PolicyFault
 from turngym.seeding import derive_seed
@@ -133,7 +133,8 @@ class _ChatSession:
         self._add([*new, answer.entry], answer, starts_segment=starts_segment)
         return PolicyTurn(
             observation=tuple(entry.message for entry in new),
-            action=answer.message,
+            # A program carries out all calls of an answer, an environment the first.
+            action=with_all_calls(answer.message) if "messages" in info else answer.message,
             spans=answer.spans,
             starts_segment=starts_segment,
             segment_reason=answer.segment_reason if rewritten is None else rewritten.reason,
@@ -146,6 +147,8 @@ class _ChatSession:
         """Return what is new, and the whole where the environment has said it anew."""
         if "messages" in info:  # of a program, which says itself who speaks
             said = messages_seen(observation, info)
+            if not self._agent.model.takes_tools:
+                said = tuple(map(in_words, said))
             new = _shown([ChatMessage(message=one) for one in said], observation, info)
         else:
             seen = self._agent.prompting.observation(observation, info)
@@ -153,8 +156,6 @@ class _ChatSession:
                 seen = replace(seen, message=replace(seen.message, role="tool"))
             new = [seen]
         reason = info.get("rewritten") if self._messages else None
-        if not self._agent.model.takes_tools:
-            new = [replace(one, message=in_words(one.message)) for one in new]
         if reason is None and self._messages:
             return new, None
         opening = self._opening()

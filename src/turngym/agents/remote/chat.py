@@ -146,24 +146,30 @@ class _ChatConversation(_Visit):
         rows: list[Row] = []
         calls = self._rows[-1].get("tool_calls", []) if self._rows else []
         waiting = [str(call.get("id", "")) for call in calls]
+        pictures: list[Row] = []
+
+        def settled() -> list[Row]:
+            """Return what must come before anything else is said: an answer to every call."""
+            others = [_result(name, NOT_CARRIED_OUT) for name in waiting]
+            shown = [{"role": "user", "content": pictures.copy()}] if pictures else []
+            waiting.clear()
+            pictures.clear()
+            return [*others, *shown]
+
         for entry in messages:
             role = entry.message.role
-            if role != "tool":  # every call wants an answer before anything else is said
-                rows += [_result(name, NOT_CARRIED_OUT) for name in waiting]
-                waiting = []
+            if role == "tool" and waiting:
+                rows.append(_result(waiting.pop(0), entry.message.content))
+                if entry.image is not None and self._config.images:
+                    pictures.append(_picture(entry))
+                continue
+            rows += settled()
             if role == "assistant":
                 rows.append(_row_of_answer(entry))
-                waiting = [call["id"] for call in rows[-1].get("tool_calls", ())]
-            elif role == "tool" and waiting:
-                done, *others = waiting
-                rows.append(_result(done, entry.message.content))
-                rows += [_result(name, NOT_CARRIED_OUT) for name in others]
-                waiting = []
-                if entry.image is not None and self._config.images:
-                    rows.append({"role": "user", "content": [_picture(entry)]})
+                waiting += [call["id"] for call in rows[-1].get("tool_calls", ())]
             else:
                 rows.append(self._plain_row(entry))
-        return rows
+        return [*rows, *settled()]
 
     def _plain_row(self, entry: ChatMessage) -> Row:
         role = "user" if entry.message.role == "tool" else entry.message.role

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from turngym.agents.call_forms import MAX_CALLS
 from turngym.agents.engine.protocol import Generation
 from turngym.agents.serving.http import nests_too_deep
 from turngym.types import Message, ToolCall, json_objects
@@ -128,15 +129,17 @@ def tool_call_rows(answer_id: str, calls: Sequence[ToolCall]) -> list[Json]:
 
 
 def split_tool_calls(text: str, tools: Sequence[Mapping[str, Any]]) -> Message:
-    """Return ``text`` as a message, with a call of one of ``tools`` at its end taken out of it."""
+    """Return ``text`` as a message, cut before its first call of ``tools``, with all of them."""
     functions = [tool.get("function") for tool in tools]
     names = {str(one.get("name")) for one in functions if isinstance(one, Mapping)}
+    calls, end = list[ToolCall](), len(text)
     for value, start in json_objects(text) if names else ():
         name, arguments = str(value.get("name")), value.get("arguments", {})
         if name in names and isinstance(arguments, dict) and not nests_too_deep(arguments):
-            call = ToolCall(name=name, arguments=arguments)
-            return Message(role="assistant", content=text[:start].rstrip(), tool_calls=(call,))
-    return Message(role="assistant", content=text)
+            calls.append(ToolCall(name=name, arguments=arguments))
+            end = min(end, start)
+    said = text[:end].rstrip() if calls else text
+    return Message(role="assistant", content=said, tool_calls=tuple(calls[:MAX_CALLS]))
 
 
 class TextStream:
