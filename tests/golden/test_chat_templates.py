@@ -38,7 +38,7 @@ EPISODE = Trajectory(
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_tokens_and_mask_are_unchanged(template: str) -> None:
-    rendered = Renderer(tokenizer(template)).render_episode(EPISODE, "Find the key.")
+    [rendered] = Renderer(tokenizer(template)).render_episode(EPISODE, "Find the key.")
     found: dict[str, Any] = {
         "text": tokenizer(template).decode(list(rendered.token_ids)),
         "token_ids": list(rendered.token_ids),

@@ -33,7 +33,7 @@ from turngym.agents.templates import (
     slots_of,
     takes_system,
 )
-from turngym.agents.tool_calls import ToolTemplate, action_text
+from turngym.agents.tool_calls import ToolTemplate, action_text, call_in
 from turngym.errors import ConfigError
 from turngym.pictures import Pixels, number_of
 from turngym.types import (
@@ -44,7 +44,6 @@ from turngym.types import (
     ToolCall,
     Trajectory,
     Turn,
-    json_objects,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ _KNOWN_OPENINGS, _KNOWN_TEXTS, _KNOWN_CHARS = 64, 2_048, 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedEpisode:
-    """An episode as tokens, for imitation. All sequences have one length [L]."""
+    """A segment of an episode as tokens, for imitation. All sequences have one length [L]."""
 
     token_ids: tuple[int, ...]
     action_mask: tuple[bool, ...]
@@ -248,16 +247,15 @@ class Renderer:
         """
         return self.closed(text if THOUGHT_ENDS in text else self.answer_begins + text)
 
-    def _action(self, text: str, *, calls: bool) -> tuple[tuple[int, ...], AnswerEnd]:
-        """Return the tokens of an expert's action; where it ``calls``, as the model does."""
-        named = [one for one, _ in json_objects(text) if isinstance(one.get("name"), str)]
-        arguments = named[-1].get("arguments") if calls and named else None
-        if self.tools is None or not isinstance(arguments, Mapping):
-            return self.action(text), CLOSED
-        call = FoundCall(name=named[-1]["name"], arguments=arguments)
-        written = self.tools.written(call.name, arguments)
-        ids = self._encode(f"{self.answer_begins}{written}{self.tools.closing}")
-        return ids, AnswerEnd(is_closed=True, calls=(replace(call, arguments=None),))
+    def _action(self, action: Message, *, calls: bool) -> tuple[tuple[int, ...], AnswerEnd]:
+        """Return the tokens of another agent's action; where it ``calls``, as the model does."""
+        said, call = call_in(action) if calls else (action.content, None)
+        if self.tools is None or call is None:
+            return self.action(action.content), CLOSED
+        begins = "" if THOUGHT_ENDS in said else self.answer_begins
+        written = self.tools.written(call.name, call.arguments, said)
+        end = AnswerEnd(is_closed=True, calls=(FoundCall(name=call.name, arguments=None),))
+        return self._encode(f"{begins}{written}{self.tools.closing}"), end
 
     def closed(self, text: str) -> tuple[int, ...]:
         """Return the tokens of ``text`` with the end token."""
@@ -307,25 +305,30 @@ class Renderer:
         trajectory: Trajectory,
         instructions: str | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
-    ) -> RenderedEpisode:
-        """Return a whole episode as tokens, as ``ChatAgent`` would have fed and sampled them.
+    ) -> list[RenderedEpisode]:
+        """Return the segments of an episode as ``ChatAgent`` would have fed and sampled them.
 
         Args:
             trajectory: Its messages are used; token spans, if any, are not.
             instructions: Text of a system message before the first observation, or None.
             tools: What the agent can call.
         """
-        ids: list[int] = []
-        turn_ids: list[int] = []
-        turns = self.render_turns(trajectory, instructions, tools)
-        for number, (prompt, action) in enumerate(turns):
+        segments: list[tuple[list[int], list[int]]] = []
+        rendered = self.render_turns(trajectory, instructions, tools)
+        for number, (prompt, action) in enumerate(rendered):
+            if trajectory.turns[number].starts_segment or not segments:
+                segments.append(([], []))
+            ids, turn_ids = segments[-1]
             ids += [*prompt, *action]
             turn_ids += [-1] * len(prompt) + [number] * len(action)
-        return RenderedEpisode(
-            token_ids=tuple(ids),
-            action_mask=tuple(turn >= 0 for turn in turn_ids),
-            turn_ids=tuple(turn_ids),
-        )
+        return [
+            RenderedEpisode(
+                token_ids=tuple(ids),
+                action_mask=tuple(turn >= 0 for turn in turn_ids),
+                turn_ids=tuple(turn_ids),
+            )
+            for ids, turn_ids in segments
+        ]
 
     def render_turns(
         self,
@@ -346,12 +349,12 @@ class Renderer:
         for turn in trajectory.turns:
             if self.vision is not None:  # then its pictures are in the run's folder
                 turn = self._with_picture(turn)
-            if end is None:
+            if end is None or turn.starts_segment:
                 prompt = self.opening(with_system(instructions, turn.observation), shown)
             else:
                 seen = as_result(turn.observation) if end.calls else turn.observation
                 prompt = self.continuation(seen, end)
-            action, end = self._action(turn.action.content, calls=bool(shown))
+            action, end = self._action(turn.action, calls=bool(shown))
             found.append((prompt, action))
         return found
 

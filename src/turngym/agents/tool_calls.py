@@ -35,13 +35,14 @@ from turngym.agents.templates import (
     rendered,
 )
 from turngym.errors import ConfigError
-from turngym.types import THOUGHT, THOUGHT_ENDS, Message
+from turngym.types import THOUGHT, THOUGHT_ENDS, Message, ToolCall, json_objects
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _CALLED, _RESULT = FoundCall(name=NAME, arguments=ARGUMENTS), "turngym-probe-result"
 _ASKED: ChatRow = ("user", QUESTION)
+_FENCE = re.compile(r"(?:```\w*|<tool_call>)\s*\Z")
 NOT_CARRIED_OUT = "Not carried out: one tool call a turn."
 
 
@@ -80,6 +81,9 @@ class ToolTemplate:
             raise self._refusal(f"its calls cannot be read: {written[:80]!r}")
         self.reader = reader
         self._check(first, once, written)
+        both = self._text([_ASKED, self._row([_CALLED], ANSWER), result_row(_CALLED, _RESULT)])
+        gap, there, _ = both.partition(ANSWER)[2].partition(written.strip())
+        self._gap = gap if there else "\n"
         two = [_CALLED, _CALLED]
         with suppress(ConfigError):
             self._text([_ASKED, self._row(two), *(result_row(one, _RESULT) for one in two)])
@@ -161,17 +165,18 @@ class ToolTemplate:
         behind = whole.split(NUMBER, len(calls))[-1]  # each call has it once
         return behind[behind.index(self.closing) :]
 
-    def written(self, name: str, arguments: Mapping[str, Any]) -> str:
+    def written(self, name: str, arguments: Mapping[str, Any], said: str = "") -> str:
         """Return how a model writes a call, up to the token that ends it.
 
         Args:
             name: Of the tool.
             arguments: By name, as JSON has them.
+            said: What it says before.
         """
         call = replace(_CALLED, name=name, arguments=arguments)
-        whole = self._text([_ASKED, self._row([call]), result_row(call, _RESULT)])
-        behind = whole[self._begin :]
-        return behind[: behind.index(self.closing)]
+        behind = self._text([_ASKED, self._row([call]), result_row(call, _RESULT)])[self._begin :]
+        found = behind[: behind.index(self.closing)]
+        return f"{said}{self._gap}{found.lstrip()}" if said else found
 
     def rows(
         self,
@@ -261,6 +266,22 @@ def said_beside(message: Message) -> str:
         if message.content.endswith(ending):
             return message.content.removesuffix(ending).removesuffix("\n")
     return message.content
+
+
+def call_in(action: Message) -> tuple[str, ToolCall | None]:
+    """Return what is said before the first call of an answer, or before the last in its text."""
+    if action.tool_calls:
+        return said_beside(action), action.tool_calls[0]
+    named = [
+        (one, start)
+        for one, start in json_objects(action.content)
+        if isinstance(one.get("name"), str) and isinstance(one.get("arguments"), dict)
+    ]
+    if not named:
+        return action.content, None
+    value, start = named[-1]
+    said = _FENCE.sub("", action.content[:start]).rstrip()
+    return said, ToolCall(name=value["name"], arguments=value["arguments"])
 
 
 def with_all_calls(message: Message) -> Message:

@@ -243,7 +243,7 @@ def export(
     Of a training run these are the episodes that it keeps in its folder.
     """
     from turngym.reports import export as flat
-    from turngym.reports.viewer.library import sources_of
+    from turngym.rollouts.recorded import episodes, sources_of
 
     require_known("value of --format", format, _FORMATS)
     require_known("value of --rows", rows, ("episodes", "turns"))
@@ -273,7 +273,7 @@ def export(
             elif format == "atif":
                 rows, count = "episodes", flat.write_atif(run, partial)
             elif format == "trajectories":
-                every = [one for _, one in flat.episodes(run)]
+                every = [one for _, one in episodes(run)]
                 rows, count = "episodes", len(every)
                 write_trajectories(partial, every)
             else:

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from turngym import registry
-from turngym.errors import ConfigError, RecordError
+from turngym.errors import ConfigError
 from turngym.plugins import importing_extra
-from turngym.records import MANIFEST, from_json, read_lines
-from turngym.reports.atif import read_atif, to_atif
-from turngym.reports.viewer.library import sources_of
+from turngym.rollouts.atif import to_atif
 from turngym.rollouts.evaluation.folder import EVALUATION_FILE, read_evaluation
+from turngym.rollouts.recorded import episodes
 from turngym.tasks.base import SPLITS
 from turngym.types import Message, Trajectory, Turn
 
@@ -80,38 +79,6 @@ def table(run: Path, rows: Rows, *, tokens: bool = False) -> Iterator[Row]:
         for row in found:
             whole = {**ids, **row}
             yield {name: whole[name] for name in names}
-
-
-def episodes(run: Path) -> Iterator[tuple[str, Trajectory]]:
-    """Yield the episodes of a run, or of documents in ATIF, with the name of their file.
-
-    Args:
-        run: As ``table``.
-
-    Raises:
-        ConfigError: There are none.
-        RecordError: One is broken.
-    """
-    if not run.exists():
-        raise ConfigError(f"{run}: there is no such folder or file")
-    root, files = (run if run.is_dir() else run.parent), sources_of(run)
-    others = not files and not (run / MANIFEST).exists()  # else a run that holds nothing yet
-    if run.suffix == ".json" or (others and next(run.glob("*.json"), None) is not None):
-        yield from ((run.stem, one) for one in read_atif(run))
-        return
-    if not files:
-        raise ConfigError(
-            f"{run}: no trajectories in here; wanted the folder of 'turngym train' or "
-            "'turngym eval --out', or a file of trajectories"
-        )
-    for file in files:
-        label = str(file.relative_to(root).with_suffix(""))
-        for number, line in enumerate(read_lines(file), start=2):
-            if line.endswith(b"\n"):
-                try:
-                    yield label, from_json(line)
-                except RecordError as error:
-                    raise RecordError(f"{file}:{number}: {error}") from error
 
 
 def _facts(one: Trajectory) -> Row:

@@ -78,7 +78,7 @@ def test_rendered_episode_marks_exactly_the_agent_s_tokens() -> None:
         ),
         stop_reason=StopReason.TERMINATED,
     )
-    rendered = renderer.render_episode(episode, instructions="find the key")
+    [rendered] = renderer.render_episode(episode, instructions="find the key")
     marked = [i for i, m in zip(rendered.token_ids, rendered.action_mask, strict=True) if m]
     assert tokenizer().decode(marked) == "go north<|end|>go east<|end|>"
     assert set(rendered.turn_ids) == {-1, 0, 1}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from turngym.agents.templates import rendered
 from turngym.agents.tool_calls import NOT_CARRIED_OUT, action_text, called_row, result_row
 from turngym.environments.core.actions import function_tool
 from turngym.errors import ConfigError
-from turngym.types import StopReason, Trajectory, Turn
+from turngym.types import Message, StopReason, ToolCall, Trajectory, Turn
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -71,6 +72,49 @@ def test_an_episode_with_calls_is_what_the_template_makes_of_it(call: str) -> No
     ]
     text = one.tokenizer.decode(ids)
     assert text == rendered(one.tokenizer, rows, generate=True, tools=TOOLS)
+
+
+def test_another_agents_words_and_calls_are_imitated_and_each_segment_is_a_sequence() -> None:
+    one = renderer("tags")
+    words = ["First north.", "<think>So</think>\n\nThen there.", ""]
+    turns = [
+        Turn(
+            observation=(said("user", f"room {n}"),),
+            action=Message(
+                role="assistant",
+                content="\n".join(filter(None, [words[n], action_text("go", walk)])),
+                tool_calls=(ToolCall(name="go", arguments=walk),) * (n != 1),
+            ),
+        )
+        for n, walk in enumerate(WALKS)
+    ]
+    called = ToolCall(name="go", arguments=WALKS[1])
+    earlier = Message(role="assistant", content=action_text("go", WALKS[1]), tool_calls=(called,))
+    seen = (said("user", "notes"), earlier, said("tool", "room 2"))
+    turns[2] = replace(turns[2], observation=seen, starts_segment=True, segment_reason="cut")
+    episode = Trajectory(
+        env_id="e", task_id="t", env_seed=0, policy_seed=0, turns=tuple(turns),
+        stop_reason=StopReason.TERMINATED,
+    )  # fmt: skip
+    found = [FoundCall(name="go", arguments=walk) for walk in WALKS]
+    shown: list[list[Any]] = [
+        [
+            ("user", "room 0"), called_row(found[:1], words[0]),
+            result_row(found[0], "room 1"), called_row(found[1:2], words[1]),
+        ],
+        [
+            ("user", "notes"), called_row(found[1:2], ""), result_row(found[1], "room 2"),
+            called_row(found[2:], ""),
+        ],
+    ]  # fmt: skip
+    segments = one.render_episode(episode, "be kind", TOOLS)
+    assert len(segments) == 2
+    for segment, rows in zip(segments, shown, strict=True):
+        whole = rendered(one.tokenizer, [("system", "be kind"), *rows], tools=TOOLS)
+        assert one.tokenizer.decode(segment.token_ids) == whole.removesuffix("\n")
+    assert list(dict.fromkeys(segments[0].turn_ids)) == [-1, 0, 1]
+    plain = Renderer(one.tokenizer, tool_calls=False).render_turns(episode)
+    assert one.tokenizer.decode(plain[0][1]) == f"{turns[0].action.content}<|im_end|>"
 
 
 THINKS = BODY.replace(  # as of some that think: an empty thought in the last message alone

@@ -97,6 +97,7 @@ class EpisodeCore:
     rules: str = ""
     """What an agent should know before it starts; ``instructions`` adds how to act."""
     snapshot_kind: ClassVar[SnapshotKind] = "replay"
+    speaks: ClassVar[bool] = False  # itself says who speaks, in ``info["messages"]``: a program
     shows_ground_truth: ClassVar[bool] = False
     """The opening may hold the text of ``info["ground_truth"]``: finding it there is the task."""
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}

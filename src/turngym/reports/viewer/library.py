@@ -16,7 +16,7 @@ from typing import Any
 
 from turngym import registry
 from turngym.errors import ConfigError
-from turngym.records import FORMAT
+from turngym.rollouts.recorded import files_in, sources_of
 
 Json = dict[str, Any]
 
@@ -25,8 +25,6 @@ COLUMNS = (
     "invalid", "advantages",
 )  # fmt: skip
 """What a row holds, in this order. ``group`` and ``source`` are numbers, ``advantages`` a bool."""
-
-_SKIPPED = frozenset({"checkpoints", "tensorboard", "pictures"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,33 +226,8 @@ def texts(content: Mapping[str, Any]) -> Iterator[str]:
         yield message["content"]
 
 
-def sources_of(run: Path) -> list[Path]:
-    """Return the files of trajectories in a folder, at any depth, or the one file."""
-    files = [run] if run.is_file() else [path for path in _walk(run) if path.suffix == ".jsonl"]
-    return [path for path in files if _has_trajectories(path)]
-
-
 def _files(run: Path, name: str) -> list[Path]:
-    return [path for path in _walk(run) if path.name == name] if run.is_dir() else []
-
-
-def _walk(folder: Path) -> list[Path]:
-    """Return the files of a folder, sorted, without those of checkpoints and the like."""
-    found: list[Path] = []
-    for path in sorted(folder.iterdir()):
-        if path.is_dir() and path.name not in _SKIPPED and not path.is_symlink():
-            found += _walk(path)
-        elif path.is_file():
-            found.append(path)
-    return found
-
-
-def _has_trajectories(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return bool(json.loads(file.readline(4096))["format"] == FORMAT)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return [path for path in files_in(run) if path.name == name] if run.is_dir() else []
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

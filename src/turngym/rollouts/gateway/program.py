@@ -90,6 +90,7 @@ class ProgramEnv(AsyncTurnEnv):
     """
 
     name = "program"
+    speaks = True
     action_format = Words()
 
     def __init__(

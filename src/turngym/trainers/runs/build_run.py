@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +41,11 @@ from turngym.agents.scripted import ExpertPolicy
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, RecordError, TrainingError
 from turngym.nodes import alive, check_room, connect
+from turngym.pictures import PictureFolder, number_of
 from turngym.records import read_trajectories, write_trajectories
+from turngym.registry import find
+from turngym.rollouts.atif import FOREIGN
+from turngym.rollouts.recorded import episodes as recorded_episodes
 from turngym.seeding import derive_seed
 from turngym.trainers.runs.checkpoints import (
     MODEL,
@@ -53,6 +60,7 @@ from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.needs import check_change
 from turngym.trainers.runs.run import Run
 from turngym.trainers.runs.run_folder import RunFolder
+from turngym.trainers.settings.optimizer import WarmStartConfig
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import place
 from turngym.trainers.update.forward import check_packing
@@ -269,10 +277,14 @@ async def _expert_episodes(
             logger.warning("%s: is missing; its episodes are played again", file)
         expert = ExpertPolicy(start.expert_noise, start.noise_commands)
         try:
-            played = await runner.expert_episodes(expert, count=count)
+            if start.trajectories:
+                played = await asyncio.to_thread(_recorded_episodes, start, runner, count)
+            else:
+                played = await runner.expert_episodes(expert, count=count)
         except ConfigError as error:
             whose = ", ".join(what for what, number in wanted.items() if number)
-            raise ConfigError(f"{error} (the expert plays for {whose})") from error
+            what = "they are" if start.trajectories else "the expert plays"
+            raise ConfigError(f"{error} ({what} for {whose})") from error
         if all(one.stop_reason.is_error for one in played):
             raise TrainingError(
                 f"{folder.path}: every one of the expert's {count} episodes broke, so there is "
@@ -288,6 +300,72 @@ async def _expert_episodes(
     if file not in folder.manifest:
         folder.manifest.add(file)
     return [t for t in read_trajectories(file) if not t.stop_reason.is_error]
+
+
+def _recorded_episodes(
+    start: WarmStartConfig, runner: EpisodeRunner, count: int
+) -> list[Trajectory]:
+    """Return recorded episodes as an expert's, without the system messages of who played them."""
+    measured, speaking = runner.measured, runner.speaking
+    names = {find(own).short_name: own for own in runner.make_env} | {o: o for o in runner.make_env}
+    found: list[Trajectory] = []
+    left: Counter[str] = Counter()
+    for path in map(Path, start.trajectories):
+        pictures = PictureFolder(path if path.is_dir() else path.parent)
+        for _, one in recorded_episodes(path):
+            is_foreign = one.env_id.startswith(FOREIGN) and len(runner.make_env) == 1
+            own = runner.env_id if is_foreign else names.get(one.env_id)
+            score = -1.0 if one.score is None else one.score
+            if own is None:
+                left[f"of {one.env_id}"] += 1
+            elif one.task_id in measured:
+                left["of tasks that this run measures on"] += 1
+            elif one.stop_reason.is_error or not one.turns:
+                left["that broke"] += 1
+            elif start.min_score is not None and score < start.min_score:
+                left[f"with a score below {start.min_score:g}, or none"] += 1
+            else:
+                one = _as_expert(replace(one, env_id=own), speaks=own in speaking)
+                found.append(_with_pictures(one, pictures, runner.pictures))
+    why = ", ".join(f"{number} {what}" for what, number in left.most_common())
+    if not found:
+        raise ConfigError(f"warm_start.trajectories: nothing to imitate; left out: {why or 'none'}")
+    if why or len(found) > count:
+        logger.warning(
+            "warm_start.trajectories: %d episodes of %d are imitated; left out: %s",
+            min(count, len(found)), len(found) + left.total(),
+            why or "those above warm_start.episodes",
+        )  # fmt: skip
+    return found[:count]
+
+
+def _as_expert(one: Trajectory, *, speaks: bool) -> Trajectory:
+    """Return an episode as if an expert had played it: no tokens, no prompt of its own.
+
+    Args:
+        one: As another agent played it.
+        speaks: The environment says who speaks, so that its messages stay as they are.
+    """
+    turns = []
+    for number, turn in enumerate(one.turns):
+        seen = [message for message in turn.observation if speaks or message.role != "system"]
+        if number and not turn.starts_segment and not speaks and seen:
+            seen[0] = replace(seen[0], role="user")
+        turns.append(replace(turn, observation=tuple(seen), spans=()))
+    return replace(one, turns=tuple(turns))
+
+
+def _with_pictures(
+    one: Trajectory, theirs: PictureFolder, ours: PictureFolder | None
+) -> Trajectory:
+    """Return an episode with its pictures among ``ours``; with none where the model sees none."""
+
+    def moved(name: str | None) -> str | None:
+        seen = name is not None and ours is not None
+        return ours(theirs.pixels(number_of(name))) if seen else None  # type: ignore[misc, arg-type]
+
+    turns = tuple(replace(turn, picture=moved(turn.picture)) for turn in one.turns)
+    return replace(one, turns=turns, final_picture=None)
 
 
 def _build_policy(

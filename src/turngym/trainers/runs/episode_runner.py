@@ -75,6 +75,11 @@ class Playground:
         has_image = isinstance(space, spaces.Dict) and "image" in space.spaces
         return has_image or isinstance(space, ShownText)
 
+    @property
+    def speaks(self) -> bool:
+        """Whether it says itself who speaks, as a program that is played does."""
+        return bool(self._catalogue.get_wrapper_attr("speaks"))
+
     def close(self) -> None:
         """Release the environment that names the tasks. Safe to call twice."""
         self._catalogue.close()
@@ -206,6 +211,19 @@ class EpisodeRunner:
             task=partial(self._train_task, reserved + experts),
             size=None if size is None else size - reserved,
         )
+
+    @property
+    def measured(self) -> frozenset[str]:
+        """Ids of the tasks that decide when to stop, and of those that say how good it got."""
+        counts = self._config.evaluation
+        kept = self._tasks("train", counts.validation_tasks)
+        kept += self._tasks("test", counts.held_out_tasks)
+        return frozenset(task.id for task in kept)
+
+    @property
+    def speaking(self) -> frozenset[str]:
+        """The environments that say themselves who speaks, system messages included."""
+        return frozenset(ground.env_id for ground in self._grounds if ground.speaks)
 
     async def expert_episodes(self, policy: Policy, *, count: int) -> list[Trajectory]:
         """Play ``count`` tasks once each, for imitation.

@@ -132,7 +132,9 @@ def begin_imitation(
         group: The ranks that train; None for this process alone.
     """
     opening = _openings(config, renderer, episodes, introductions)
-    rendered = [renderer.render_episode(e, *opening[e.env_id]) for e in episodes]
+    rendered = [
+        segment for e in episodes for segment in renderer.render_episode(e, *opening[e.env_id])
+    ]
     seed = derive_seed(config.run.seed, "warm_start")
     make = partial(Imitator, episodes=rendered, config=config.warm_start, seed=seed)
     if group is None:

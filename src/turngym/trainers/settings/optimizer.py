@@ -73,10 +73,16 @@ class LearnerConfig(OptimizerConfig, ComputeConfig):
 
 
 class WarmStartConfig(OptimizerConfig):
-    """Imitation of the environment's expert."""
+    """Imitation of the environment's expert, or of episodes that were recorded."""
 
     episodes: int = Field(default=500, ge=0)
     """Expert episodes to imitate, each on a task of its own; 0 for no warm start."""
+    trajectories: tuple[str, ...] = ()
+    """Folders of evaluations, runs or the gateway, or files of trajectories, of ours or in ATIF:
+    their episodes are imitated and not the expert's. Those of tasks that this run measures on are
+    left out."""
+    min_score: float | None = Field(default=1.0, ge=0, le=1)
+    """Least score of a recorded episode that is imitated; None for all that did not break."""
     expert_noise: float = Field(default=0.4, ge=0, le=1)
     """Share of the expert's actions that are replaced by random legal ones, so that the policy
     sees how to recover and keeps exploring."""

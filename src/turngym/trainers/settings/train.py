@@ -303,7 +303,8 @@ class TrainConfig(StrictModel):
     def _agent_fits(self) -> Self:
         agent, answer, context = self.agent, self.rollout.max_new_tokens, self.model.context
         learns = self.warm_start.imitates or self.algo.demonstrations > 0
-        if learns and (agent.prompt != "plain" or agent.show_legal_actions):
+        expert = learns and not self.warm_start.trajectories
+        if expert and (agent.prompt != "plain" or agent.show_legal_actions):
             raise ValueError(
                 "warm_start imitates an expert that answers with its action alone and sees the "
                 "observation alone: set warm_start.episodes=0 and no demonstrations, or leave "

@@ -12,7 +12,7 @@ import pytest
 from turngym.cli.main import main
 from turngym.errors import RecordError
 from turngym.records import write_trajectories
-from turngym.reports.atif import from_atif, read_atif, to_atif
+from turngym.rollouts.atif import from_atif, read_atif, to_atif
 from turngym.types import Message, StopReason, TokenSpan, ToolCall, Trajectory, Turn
 
 

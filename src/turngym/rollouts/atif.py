@@ -19,6 +19,8 @@ from turngym.rollouts.stop_words import STOP_WORDS
 from turngym.types import Message, Role, StopReason, TokenSpan, ToolCall, Trajectory, Turn
 
 Json = dict[str, Any]
+FOREIGN = "atif/"
+"""Begins the environment's name of an episode that was not played here."""
 SCHEMA = "ATIF-v1.8"
 _SOURCES = {"system": "system", "user": "user"}
 _FACTS = ("reward", "invalid_action", "state_key", "potential", "starts_segment", "segment_reason")
@@ -155,7 +157,7 @@ def _trajectory(content: Mapping[str, Any]) -> Trajectory:
             role = (result.get("extra") or {}).get("role", "tool")
             seen.append(Message(role=_role(role), content=_text(result.get("content") or "")))
     return Trajectory(
-        env_id=facts.get("env", f"atif/{agent['name']}"),
+        env_id=facts.get("env", f"{FOREIGN}{agent['name']}"),
         task_id=facts.get("task", str(content.get("session_id") or "unknown")),
         env_seed=facts.get("env_seed", 0),
         policy_seed=facts.get("policy_seed", 0),
