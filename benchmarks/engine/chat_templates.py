@@ -22,7 +22,7 @@ from pathlib import Path
 from shutil import unpack_archive
 from typing import Any
 
-from turngym.agents.call_forms import FoundCall
+from turngym.agents.call_forms import ID, FoundCall
 from turngym.agents.engine.models import train_tokenizer
 from turngym.agents.rendering import CLOSED, Renderer
 from turngym.agents.templates import ChatRow, prepare, rendered
@@ -36,9 +36,9 @@ RELEASES = {
     "llama-cpp-python==0.3.36": "*/vendor/llama.cpp/models/templates",
 }
 CONTROL = re.compile(r"<[|｜]?[^<>{}'\"\s]+[|｜]?>")
-MORE_CONTROL = ("[e~[", "]~b]", "<sep>", "<|observation|>", "<|tool_response>", "<|eom_id|>")
-ENDS = ("<|observation|>", "<|tool_response>", "<|eom_id|>")
+ENDS = ("<|observation|>", "<|tool_response>", "<|eom_id|>", "<|call|>", "<|calls|>")
 """What ends calls of some models besides the end of an answer, as their cards must say."""
+MORE_CONTROL = ("[e~[", "]~b]", "<sep>", *ENDS)
 THOUGHTS = re.compile(r"\s*(?:<think>\s*)?(?:</?think>)\s*|<\|channel>thought\n<channel\|>")
 SAID: list[ChatRow] = [
     ("system", "Find the key."),
@@ -53,6 +53,7 @@ SAID: list[ChatRow] = [
 WALK = {"way": {"type": "string", "description": "Where to."}, "steps": {"type": "integer",
         "description": "How many."}}  # fmt: skip
 TOOLS = [function_tool("go", "Walk.", WALK, ["way"])]
+OTHER_ID = "callagain"
 WALKS = [{"way": "north", "steps": 2}, {"way": 'a "b"\n<c> {d}', "steps": 1}]
 
 
@@ -128,7 +129,7 @@ def played_with_tools(made: Any) -> tuple[str, list[ChatRow], str]:
         message, end = renderer.answer(action, TOOLS)
         if [call.arguments for call in message.tool_calls] != [WALKS[n]]:
             raise ValueError(f"{made.decode(action)!r} is read as {message.tool_calls}")
-        call = FoundCall(name="go", arguments=WALKS[n])
+        call = FoundCall(name="go", arguments=WALKS[n], id=(ID, OTHER_ID)[n])
         said.append(result_row(call, seen[n]) if n else ("user", seen[n]))
         said.append(called_row([call], "", as_text=renderer.tools.as_text))
     ids += renderer.continuation([Message(role="tool", content=seen[-1])], end)
@@ -154,7 +155,7 @@ def verdict(template: str) -> dict[str, Any]:
         return found | {"tools": str(error).partition("for tools: ")[2].partition(";")[0]}
     except ValueError as error:
         return found | {"tools": "misread", "reason": str(error)}
-    own = rendered(made, said, generate=True, tools=TOOLS)
+    own = rendered(made, said, generate=True, tools=TOOLS).replace(OTHER_ID, ID)
     return found | {"tools": form} | {f"tools_{k}": v for k, v in compared(text, own).items()}
 
 
@@ -174,8 +175,11 @@ def compared(text: str, own: str) -> dict[str, bool]:
 
 
 def without_thoughts(text: str) -> str:
-    """Return ``text`` without places for thoughts, and without blanks before answers."""
-    text = THOUGHTS.sub("", text)
+    """Return ``text`` without places for thoughts, and without blanks before answers.
+
+    The end token of gpt-oss is another one for the last answer than for those before.
+    """
+    text = THOUGHTS.sub("", text).replace("<|return|>", "<|end|>")
     for answer in ("open door", "take key", "leave", r"</?[\w:]*tool_call[^<>\s]*>"):
         text = re.sub(rf"\s*({answer})", r"\1", text)
     return text

@@ -99,11 +99,13 @@ class SignalsEnv(GridGame):
 
     def legal_actions(self) -> list[str]:
         """Return the three answers."""
-        return list(MEANING.values())
+        return [self.action_format.render(Action(name=one)) for one in MEANING.values()]
 
     def expert_action(self) -> str:
         """Return the right answer."""
-        return MEANING[self.state.colours[min(self.state.shown, len(self.state.colours) - 1)]]
+        last = len(self.state.colours) - 1
+        name = MEANING[self.state.colours[min(self.state.shown, last)]]
+        return self.action_format.render(Action(name=name))
 
 
 class ToldSignalsEnv(SignalsEnv):

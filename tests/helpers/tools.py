@@ -80,8 +80,10 @@ CONTROL = ("<|im_start|>", "<|im_end|>", "<|im_sep|>", "<|observe|>")
 WALKS = [{"way": "north", "steps": 2}, {"way": "a <b> {c}"}, {"way": "é 🙂, x: [1]", "steps": -1}]
 
 
-def tokenizer(template: str, ends: Sequence[str] = ()) -> Any:
-    made = train_tokenizer(TEXTS * 3, 280)
+def tokenizer(
+    template: str, ends: Sequence[str] = (), *, texts: Sequence[str] = TEXTS * 3, size: int = 280
+) -> Any:
+    made = train_tokenizer(texts, size)
     made.add_special_tokens({"additional_special_tokens": list(CONTROL)})
     made.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>"])
     made.chat_template = template

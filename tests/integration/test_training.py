@@ -17,7 +17,12 @@ import pytest
 import turngym
 from helpers import signals
 from helpers.signals import SIGNALS, register_for_a_while
+from helpers.tools import template
+from helpers.tools import tokenizer as tools_tokenizer
 from turngym.agents.chat.prompting import SummaryHistory
+from turngym.agents.engine.config import TinyModelConfig
+from turngym.agents.engine.models import build_tiny_model, save_model_dir
+from turngym.agents.tool_calls import action_text
 from turngym.config import load_config
 from turngym.environments.gym.hosts import EnvHost
 from turngym.errors import MissingExtraError, TrainingError, UnknownNameError
@@ -250,6 +255,32 @@ def test_what_is_put_around_the_model_is_trained_with_it(tmp_path: Path) -> None
     loaded = load_policy(tmp_path)
     assert loaded.prompting.opening("", (), native_tools=False) == "Look twice."
     assert isinstance(loaded.history, SummaryHistory)
+
+
+@pytest.mark.slow
+def test_a_model_learns_to_call_tools_as_its_template_does(tmp_path: Path) -> None:
+    calls = [action_text(answer, {}) for answer in signals.MEANING.values()]
+    texts = [*calls, *(f"light {colour}." for colour in signals.MEANING)]
+    made = tools_tokenizer(template("object"), texts=texts * 9, size=320)
+    shape = TinyModelConfig(hidden=48, layers=1, heads=2, context=512, vocab_size=len(made))
+    save_model_dir(build_tiny_model(shape, made, seed=0), made, tmp_path / "model")
+    settings = SETTINGS | {
+        "env": {"id": SIGNALS, "options": {"action_style": "tools"}},
+        "model": {"type": "pretrained", "path": str(tmp_path / "model"), "context": 512},
+        "agent": {"tool_calls": True},
+        "rollout": {"groups_per_step": 2, "group_size": 2, "max_new_tokens": 24},
+        "warm_start": {"episodes": 64, "max_steps": 80, "lr": 5e-3, "expert_noise": 0.0},
+        "evaluation": {"validation_tasks": 6, "held_out_tasks": 16},
+    }
+    result = train(config(settings, "run.steps=1"), tmp_path / "run")
+    played = result.before.sampled
+    assert played.invalid_actions < 0.2 * played.episodes * played.mean_turns
+    file = next((tmp_path / "run" / "trajectories").glob("best-*.jsonl"))
+    first, second = next(read_trajectories(file)).turns
+    assert [message.role for message in second.observation] == ["tool"]
+    assert first.action.tool_calls
+    assert '"name": "wait"' in made.decode(first.spans[0].token_ids)
+    assert made.decode(first.spans[-1].token_ids).startswith("<tool_call>")
 
 
 def test_a_conversation_that_outgrows_the_context_is_truncated_not_broken(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ PROBED_TOOL: dict[str, Any] = {
 }
 """What a template is shown; descriptions are there because some templates want them."""
 
-_WORD = r"[\w.:/-]+"
+_LETTER = r"[\w.:/-]"
+_WORD = f"{_LETTER}+"
 _MARK = re.compile(r"[<\[][^<\[]*$")
 _CDATA = re.compile(r"<!\[CDATA\[(.*)\]\]>", re.DOTALL)
 MAX_CALLS = 64
@@ -119,7 +120,8 @@ class CallReader:
         if not calls:
             return ReadAnswer(said=text, calls=())
         said = text[: begin + calls[0].start].rstrip()
-        return ReadAnswer(said=said.removesuffix(self.opening).rstrip(), calls=tuple(calls))
+        opening = self.opening.replace(NAME, calls[0].name)
+        return ReadAnswer(said=said.removesuffix(opening).rstrip(), calls=tuple(calls))
 
 
 def reader_of(written: str) -> CallReader | None:
@@ -199,7 +201,10 @@ def _named_form(written: str) -> CallForm | None:
     head = _head(before)
     if not name or not (head or between.strip()):  # nothing says that this is a call
         return None
-    return _Named(re.compile(f"{_loose(head)}(?P<name>{_WORD}?){_loose(between)}(?={{)"))
+    tail, last = _loose(between), _MARK.search(between.rstrip())
+    if last is not None and ID not in between:  # some say more, or less, before the last mark
+        tail = rf"(?:{tail}|(?!{_LETTER})[^{{}}\n]{{0,80}}?{_loose(last.group())}\s*)"
+    return _Named(re.compile(f"{_loose(head)}(?P<name>{_WORD}?){tail}(?={{)"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from turngym.agents.answer_form import AnswerForm, answer_form
 from turngym.agents.call_forms import FoundCall
 from turngym.agents.engine.protocol import (
     vision_of,
@@ -126,13 +127,15 @@ class Renderer:
         self.vision = vision_of(tokenizer)
         self.tools: ToolTemplate | None = None
         """How tools are called; None where they are described in words."""
+        self.form = AnswerForm()
         self._closing = self._probe()
         if tool_calls is not False:
             with suppress(*() if tool_calls else (ConfigError,)):
-                self.tools = ToolTemplate(tokenizer)
+                self.tools = ToolTemplate(tokenizer, header=self.form.header)
         closings = [str(tokenizer.eos_token), *([self.tools.closing] if self.tools else ())]
         self._closing_ids = frozenset(tokenizer.convert_tokens_to_ids(closings))
-        self._special = re.compile("|".join(map(re.escape, tokenizer.all_special_tokens)) or "(?!)")
+        special = [str(one) for one in tokenizer.added_tokens_decoder.values() if one.special]
+        self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
 
     def _probe(self) -> str:
         """Return the control token that closes an answer before the next message."""
@@ -147,7 +150,11 @@ class Renderer:
         longer = self._text([_QUESTION, *(_ANSWER, _NEXT) * 2], generate=True)
         before_both, _, rest = longer.partition(ANSWER)
         between, _, after_both = rest.rpartition(ANSWER)
-        pairs = ((first, before), (first, before_both), (after, between))
+        header = before.removeprefix(first) if before.startswith(first) else ""
+        header = header if self._any_control_token.search(header) else ""  # more than a blank
+        if THOUGHT in header or difference(first, before) is None:
+            header = ""
+        pairs = ((first + header, before), (first + header, before_both), (after + header, between))
         found = [ends for one, other in pairs if (ends := difference(one, other)) is not None]
         if after_both != after:
             found.append((after, after_both))
@@ -158,6 +165,7 @@ class Renderer:
                 "so sampled tokens could not be kept. Set chat_template to a file with one that "
                 "only appends"
             )
+        self.form = answer_form(self.tokenizer, header)
         self.opens_thought = first.rstrip().endswith(THOUGHT)
         answered = self._text([_QUESTION, _ANSWER]).partition(ANSWER)[0]
         begins = answered.removeprefix(first) if answered.startswith(first) else ""
@@ -245,6 +253,8 @@ class Renderer:
         What the template puts between the place where a model speaks and its answer comes first: a
         blank, or a thought that is closed at once, where ``text`` has none of its own.
         """
+        if (written := self.form.written(text)) is not None:
+            return self.closed(written)
         return self.closed(text if THOUGHT_ENDS in text else self.answer_begins + text)
 
     def _action(self, action: Message, *, calls: bool) -> tuple[tuple[int, ...], AnswerEnd]:
@@ -252,7 +262,9 @@ class Renderer:
         said, call = call_in(action) if calls else (action.content, None)
         if self.tools is None or call is None:
             return self.action(action.content), CLOSED
-        begins = "" if THOUGHT_ENDS in said else self.answer_begins
+        begins, said = self.form.before_call(said)
+        if self.form.is_usual and THOUGHT_ENDS not in said:
+            begins = self.answer_begins
         written = self.tools.written(call.name, call.arguments, said)
         end = AnswerEnd(is_closed=True, calls=(FoundCall(name=call.name, arguments=None),))
         return self._encode(f"{begins}{written}{self.tools.closing}"), end
@@ -277,16 +289,20 @@ class Renderer:
             tools: What it could call; with none the end alone has the calls.
         """
         is_closed = bool(token_ids) and token_ids[-1] in self._closing_ids
-        message = Message(role="assistant", content=self._in_thought(self.decode_action(token_ids)))
+        if self.tools is None and self.form.is_usual:
+            text = self._in_thought(self.decode_action(token_ids))
+            return Message(role="assistant", content=text), AnswerEnd(is_closed)
+        ids = token_ids[:-1] if is_closed else token_ids
+        text = self.form.canonical(self._in_thought(self.decode_action(ids, control=True)))
+        message = Message(role="assistant", content=self.form.said(text, self._special))
         if self.tools is None:
             return message, AnswerEnd(is_closed)
-        text = self._in_thought(self.decode_action(token_ids, control=True))
-        found = self.tools.reader.read(text.removesuffix(self.tools.closing), tools)
+        found = self.tools.reader.read(text, tools)
         bare = tuple(replace(call, arguments=None, start=0) for call in found.calls)
         end = AnswerEnd(is_closed, bare)
         if not tools or not found.calls or not isinstance(found.calls[0].arguments, Mapping):
             return message, end
-        said = self._special.sub("", found.said)
+        said = self.form.said(found.said, self._special)
         call = action_text(found.calls[0].name, found.calls[0].arguments)
         calls = tuple(
             ToolCall(name=call.name, arguments=call.arguments)
@@ -365,9 +381,13 @@ class Renderer:
         return replace(turn, observation=(*turn.observation[:-1], shown))
 
     def _rows(self, messages: Sequence[Message]) -> list[ChatRow]:
+        if not self.form.is_usual:
+            messages = [*map(self.form.held, messages)]
         if self.tools is not None:
-            return self.tools.rows(messages, self._defused)
-        return [(one.role, self._defused(one.content)) for one in messages]
+            rows = self.tools.rows(messages, self._defused)
+        else:
+            rows = [(one.role, self._defused(one.content)) for one in messages]
+        return rows if self.form.is_usual else [*map(self.form.row, rows)]
 
     def _text(
         self,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from turngym.agents.call_forms import (
     ARGUMENTS,
+    ID,
     NAME,
     NUMBER,
     ONE,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _CALLED, _RESULT = FoundCall(name=NAME, arguments=ARGUMENTS), "turngym-probe-result"
+_OTHER_ID = "callagain"
 _ASKED: ChatRow = ("user", QUESTION)
 _FENCE = re.compile(r"(?:```\w*|<tool_call>)\s*\Z")
 NOT_CARRIED_OUT = "Not carried out: one tool call a turn."
@@ -51,12 +53,13 @@ class ToolTemplate:
 
     Args:
         tokenizer: With a chat template, and the tokens that end an answer.
+        header: What the model says itself before an answer in words.
 
     Raises:
         ConfigError: The template cannot be used so, and why.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, header: str = "") -> None:
         self._tokenizer = tokenizer
         self.as_text = False
         """Arguments of a call are given as the text of a JSON object."""
@@ -80,10 +83,11 @@ class ToolTemplate:
         if reader is None or any(one in written for one in end_tokens(tokenizer)):
             raise self._refusal(f"its calls cannot be read: {written[:80]!r}")
         self.reader = reader
-        self._check(first, once, written)
+        self._check(first, once, written, header)
         both = self._text([_ASKED, self._row([_CALLED], ANSWER), result_row(_CALLED, _RESULT)])
-        gap, there, _ = both.partition(ANSWER)[2].partition(written.strip())
-        self._gap = gap if there else "\n"
+        lead, _, rest = both[self._begin :].partition(ANSWER)
+        gap, there, _ = rest.partition(written.strip())
+        self._lead, self._gap = (lead, gap) if there else ("", "\n")
         two = [_CALLED, _CALLED]
         with suppress(ConfigError):
             self._text([_ASKED, self._row(two), *(result_row(one, _RESULT) for one in two)])
@@ -113,19 +117,23 @@ class ToolTemplate:
                     return once
         raise self._refusal("it writes no calls")
 
-    def _check(self, first: str, once: str, written: str) -> None:
+    def _check(self, first: str, once: str, written: str, header: str) -> None:
         """Make sure that what is there stays as it is while a conversation goes on."""
-        turn = [self._row([_CALLED]), result_row(_CALLED, _RESULT)]
+        turn, again = (
+            [self._row([one]), result_row(one, _RESULT)]
+            for one in (_CALLED, replace(_CALLED, id=_OTHER_ID))
+        )
         head = written.partition(ONE)[0]
         before, _, rest = once.partition(ONE)
-        twice_before, _, twice = self._text([_ASKED, *turn, *turn]).partition(ONE)
+        both = self._text([_ASKED, *turn, *again]).replace(_OTHER_ID, ID)
+        twice_before, _, twice = both.partition(ONE)
         between = twice.rpartition(ONE)[0].removesuffix(head)
         plain = self._text([_ASKED, ("assistant", ANSWER), ("user", NEXT)]).partition(ANSWER)[0]
         pairs = [
             (first, before.removesuffix(head)),
             (before, twice_before),
             (rest, between),
-            (first, plain),
+            (first + header, plain),
         ]
         is_same_end = twice.rpartition(NUMBER)[2] == rest.rpartition(NUMBER)[2]
         if not is_same_end or any(difference(one, other) is not None for one, other in pairs):
@@ -176,7 +184,7 @@ class ToolTemplate:
         call = replace(_CALLED, name=name, arguments=arguments)
         behind = self._text([_ASKED, self._row([call]), result_row(call, _RESULT)])[self._begin :]
         found = behind[: behind.index(self.closing)]
-        return f"{said}{self._gap}{found.lstrip()}" if said else found
+        return f"{self._lead}{said}{self._gap}{found.lstrip()}" if said else found
 
     def rows(
         self,

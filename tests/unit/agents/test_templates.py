@@ -14,7 +14,7 @@ from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import load_tokenizer, save_model_dir, train_tokenizer
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.rendering import AnswerEnd, Renderer
-from turngym.agents.templates import prepare
+from turngym.agents.templates import prepare, rendered
 from turngym.errors import ConfigError
 from turngym.types import Message, after_thoughts
 
@@ -193,10 +193,88 @@ def test_a_thought_that_the_template_opens_and_nothing_closes_is_no_action(
     assert (after_thoughts(content) == "") is opened
 
 
-def test_what_a_model_has_to_say_itself_is_refused() -> None:
-    made = tokenizer(CHANNELS)
+THINKS = "m.role == 'assistant' and m.reasoning_content"
+# A header before each part of an answer, thoughts of the last answer alone, another end for it.
+PARTS = (
+    EACH + "{% if THINKS and loop.last %}<|start|>assistant<|channel|>analysis<|message|>"
+    "{{ m.reasoning_content }}<|done|>{% endif %}<|start|>{{ m.role }}"
+    "{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>{{ m.content }}<|done|>"
+    "{% endfor %}" + ASKED + "<|start|>assistant{% endif %}"
+).replace("THINKS", THINKS)  # fmt: skip
+# Thoughts between marks of the model's own.
+MARKED = (
+    EACH + "<|start|>{{ m.role }}\n{% if THINKS %}<|channel|>thought\n{{ m.reasoning_content }}\n"
+    "<channel|>{% endif %}{{ m.content }}<|done|>\n{% endfor %}" + ASKED
+    + "<|start|>assistant\n{% endif %}"
+).replace("THINKS", THINKS)  # fmt: skip
+# The same, and the prompt begins the thought.
+PROMPTED = MARKED.replace("<|start|>assistant\n{% endif %}",
+                          "<|start|>assistant\n<|channel|>thought\n{% endif %}")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("template", "plain", "thinking", "unclosed"),
+    [
+        (
+            CHANNELS,
+            "<|channel|>final<|message|>go a<|done|>",
+            None,
+            None,
+        ),
+        (
+            PARTS,
+            "<|channel|>final<|message|>go a<|done|>",
+            "<|channel|>analysis<|message|>why<|done|><|start|>assistant<|channel|>final<|message|>"
+            "go a<|done|>",
+            "<|channel|>analysis<|message|>why",
+        ),
+        (
+            MARKED,
+            "go a<|done|>",
+            "<|channel|>thought\nwhy\n<channel|>go a<|done|>",
+            "<|channel|>thought\nwhy",
+        ),
+        (PROMPTED, None, "why\n<channel|>go a<|done|>", "why"),
+    ],
+)
+def test_headers_and_thoughts_of_any_form_are_read_and_written(
+    template: str, plain: str | None, thinking: str | None, unclosed: str | None
+) -> None:
+    made = tokenizer(template)
+    made.add_special_tokens({"additional_special_tokens": ["<channel|>"]})
     prepare(made)
-    with pytest.raises(ConfigError, match=r"rewrites earlier messages: '' becomes '<\|channel\|>"):
+    renderer = Renderer(made)
+
+    def read(text: str) -> str:
+        ids = made.encode(text, add_special_tokens=False)
+        message, end = renderer.answer(ids)
+        assert end.is_closed is text.endswith("<|done|>")
+        return message.content
+
+    asked = made.decode(renderer.opening([said("user", "see a")]))
+    for text, meant in ((plain, "go a"), (thinking, "<think>why</think>go a")):
+        if text is not None:
+            assert read(text) == meant
+            assert made.decode(renderer.action(meant)) == text
+    if unclosed is not None:
+        assert read(unclosed) == "<think>why"
+    after = renderer.continuation([said("user", "see b")], AnswerEnd(is_closed=True))
+    answer = plain or thinking
+    assert answer is not None
+    rows: list[Any] = [("user", "see a"), ("assistant", "go a"), ("user", "see b")]
+    if plain is not None:
+        assert asked + answer + made.decode(after) == rendered(made, rows, generate=True)
+    # A history that is opened anew has its thoughts where the template wants them.
+    if thinking is not None:
+        opened = renderer.opening([said("user", "a"), said("assistant", "<think>why</think>go a")])
+        row: Any = ("assistant", "go a", {"reasoning_content": "why"})
+        assert made.decode(opened) == rendered(made, [("user", "a"), row], generate=True)
+
+
+def test_a_template_that_rewrites_is_refused() -> None:
+    made = tokenizer(CHANNELS.replace("<|channel|>final", "<|channel|>{{ loop.index }}"))
+    prepare(made)
+    with pytest.raises(ConfigError, match=r"rewrites earlier messages: "):
         Renderer(made)
 
 

@@ -237,7 +237,7 @@ class _Call:
             while not (sampling_task.done() and self._fresh.empty()):
                 token = await self._next(sampling_task)
                 if token is not None:
-                    text = "" if self._tools else texts.add(token[0])
+                    text = "" if self._is_held else texts.add(token[0])
                     yield event(self._choice(text, token))
             answer = self._finish(sampling_task.result())
             for chunk in self._closing(answer, texts):
@@ -271,14 +271,14 @@ class _Call:
     def _finish(self, generation: Generation) -> Answer:
         server = self._server
         renderer = server._renderer
-        text = before_stop(renderer.decode_action(generation.token_ids), self._sampling.stop)
         called, end = renderer.answer(generation.token_ids, self._tools)
-        if called.tool_calls and not any(
-            nests_too_deep(one.arguments) for one in called.tool_calls
-        ):
+        usual = renderer.form.is_usual
+        text = renderer.decode_action(generation.token_ids) if usual else called.content
+        too_deep = any(nests_too_deep(call.arguments) for call in called.tool_calls)
+        if called.tool_calls and not too_deep:
             message = replace(called, content=said_beside(called))
         else:
-            message = split_tool_calls(text, self._tools)
+            message = split_tool_calls(before_stop(text, self._sampling.stop), self._tools)
         if self._messages is not None:
             server._memory.remember(self._messages, self._prompt, message, end, generation)
         answer = Answer(
@@ -295,6 +295,11 @@ class _Call:
         if server._on_answer is not None:
             server._on_answer(answer)
         return answer
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether text is sent when all of it is there: it may be a call, a header or a thought."""
+        return bool(self._tools) or not self._server._renderer.form.is_usual
 
     @property
     def _returns_logprobs(self) -> bool:
@@ -345,7 +350,7 @@ class _Call:
     def _closing(self, answer: Answer, texts: TextStream) -> list[Json]:
         """Return the chunks after the last token."""
         last: Json = {"index": 0, "finish_reason": answer.finish}
-        rest = answer.message.content if self._tools else texts.rest()
+        rest = answer.message.content if self._is_held else texts.rest()
         if self._messages is None:
             last["text"] = rest
         else:
