@@ -106,6 +106,7 @@ class CallReader:
         begin = text.rfind(THOUGHT_ENDS) + 1
         if text.rfind(THOUGHT) >= begin:  # a thought that is not closed
             return ReadAnswer(said=text, calls=())
+        begin = max(begin, text.find(self.opening, begin) if self.opening else 0)
         types = {
             str(tool["function"]["name"]): tool["function"]
             .get("parameters", {})
@@ -159,6 +160,8 @@ class _Objects:
                 if not others and isinstance(name, str) and (name in types or not types):
                     yield FoundCall(name=name, arguments=value[name], start=start)
             elif isinstance(name := value.get(self.name), str):
+                if self.arguments not in value and name not in types:
+                    continue
                 known = value.get(self.id) if self.id is not None else None
                 arguments = value.get(self.arguments, {})
                 yield FoundCall(name=name, arguments=arguments, id=str(known or ID), start=start)

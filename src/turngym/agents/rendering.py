@@ -34,7 +34,7 @@ from turngym.agents.templates import (
     slots_of,
     takes_system,
 )
-from turngym.agents.tool_calls import ToolTemplate, action_text, call_in
+from turngym.agents.tool_calls import ToolTemplate, action_text, call_in, cleaned
 from turngym.errors import ConfigError
 from turngym.pictures import Pixels, number_of
 from turngym.types import (
@@ -135,7 +135,10 @@ class Renderer:
         closings = [str(tokenizer.eos_token), *([self.tools.closing] if self.tools else ())]
         self._closing_ids = frozenset(tokenizer.convert_tokens_to_ids(closings))
         special = [str(one) for one in tokenizer.added_tokens_decoder.values() if one.special]
-        self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
+        tags = {THOUGHT, THOUGHT_ENDS}
+        self._special = re.compile("|".join(map(re.escape, {*special} - tags)) or "(?!)")
+        self._is_plain = self.form.is_usual and not tags & {*special}
+        """A text without special tokens is what is said."""
 
     def _probe(self) -> str:
         """Return the control token that closes an answer before the next message."""
@@ -262,11 +265,12 @@ class Renderer:
         said, call = call_in(action) if calls else (action.content, None)
         if self.tools is None or call is None:
             return self.action(action.content), CLOSED
+        name, arguments = self._defused(call.name), cleaned(call.arguments, self._defused)
         begins, said = self.form.before_call(said)
         if self.form.is_usual and THOUGHT_ENDS not in said:
             begins = self.answer_begins
-        written = self.tools.written(call.name, call.arguments, said)
-        end = AnswerEnd(is_closed=True, calls=(FoundCall(name=call.name, arguments=None),))
+        written = self.tools.written(name, arguments, said)
+        end = AnswerEnd(is_closed=True, calls=(FoundCall(name=name, arguments=None),))
         return self._encode(f"{begins}{written}{self.tools.closing}"), end
 
     def closed(self, text: str) -> tuple[int, ...]:
@@ -289,12 +293,14 @@ class Renderer:
             tools: What it could call; with none the end alone has the calls.
         """
         is_closed = bool(token_ids) and token_ids[-1] in self._closing_ids
-        if self.tools is None and self.form.is_usual:
-            text = self._in_thought(self.decode_action(token_ids))
-            return Message(role="assistant", content=text), AnswerEnd(is_closed)
-        ids = token_ids[:-1] if is_closed else token_ids
-        text = self.form.canonical(self._in_thought(self.decode_action(ids, control=True)))
-        message = Message(role="assistant", content=self.form.said(text, self._special))
+        ids, text = token_ids[:-1] if is_closed else token_ids, ""
+        if self.tools is not None or not self._is_plain:
+            text = self.form.canonical(self._in_thought(self.decode_action(ids, control=True)))
+        if self._is_plain:
+            said = self._in_thought(self.decode_action(ids))
+        else:
+            said = self.form.said(text, self._special)
+        message = Message(role="assistant", content=said)
         if self.tools is None:
             return message, AnswerEnd(is_closed)
         found = self.tools.reader.read(text, tools)

@@ -167,8 +167,11 @@ class ToolTemplate:
             messages: What follows: results of the calls first, in their order.
             clean: What is done to what they say.
         """
-        calls = self._taken(calls)
-        called = self._row([replace(call, arguments=ARGUMENTS) for call in calls])
+        calls = [
+            replace(call, name=clean(call.name), id=clean(call.id), arguments=ARGUMENTS)
+            for call in self._taken(calls)
+        ]
+        called = self._row(calls)
         whole = self._text([_ASKED, called, *self.rows(messages, clean, calls)])
         behind = whole.split(NUMBER, len(calls))[-1]  # each call has it once
         return behind[behind.index(self.closing) :]
@@ -208,7 +211,11 @@ class ToolTemplate:
                 continue
             rows += [result_row(call, NOT_CARRIED_OUT) for call in waiting]
             calls = [
-                FoundCall(name=call.name, arguments=dict(call.arguments), id=f"call{number:05d}")
+                FoundCall(
+                    name=clean(call.name),
+                    arguments=cleaned(call.arguments, clean),
+                    id=f"call{number:05d}",
+                )
                 for number, call in enumerate(message.tool_calls, len(rows))
             ]
             waiting = self._taken(calls)
@@ -221,6 +228,15 @@ class ToolTemplate:
     def _taken(self, calls: Sequence[FoundCall]) -> Sequence[FoundCall]:
         """Return those of ``calls`` that the template takes in one answer."""
         return calls if self._several else calls[:1]
+
+
+def cleaned(value: Any, clean: Callable[[str], str]) -> Any:
+    """Return ``value``, of JSON, with every text in it and every key made ``clean``."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        return {clean(str(key)): cleaned(one, clean) for key, one in value.items()}
+    return [cleaned(one, clean) for one in value] if isinstance(value, list | tuple) else value
 
 
 def action_text(name: str, arguments: object) -> str:

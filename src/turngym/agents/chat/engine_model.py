@@ -57,12 +57,17 @@ class EngineConversation:
         self._session: Session = engine.open(seed)
         self._end: AnswerEnd | None = None  # None before the first answer
         self._tools: Sequence[Mapping[str, Any]] = ()
+        self._resumed: Sequence[int] = ()
+        """An answer of an earlier process, until the tools that it could call are known."""
 
     async def complete(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Completion:
         """Return the answer to ``messages``; where the template shows no tools they must."""
         self._tools = tools if self._renderer.tools is not None else ()
+        if self._resumed:
+            _, self._end = self._renderer.answer(self._resumed, self._tools)
+            self._resumed = ()
         pictures = [entry.image for entry in messages if entry.image is not None]
         if self._renderer.vision is None or sum(one.size for one in pictures) <= _SMALL:
             new = self._seen(messages)
@@ -117,14 +122,13 @@ class EngineConversation:
         if not ids:
             raise ValueError("the turn has no tokens to resume from")
         self._session.read(ids, sampled=turn.num_sampled_tokens)
-        sampled = ids[len(ids) - turn.num_sampled_tokens :]
-        self._end = self._renderer.answer(sampled, self._tools)[1]
+        self._resumed = ids[len(ids) - turn.num_sampled_tokens :]
 
     async def restart(self) -> None:
         """Forget everything; the next messages open a conversation, with the next seed."""
         await awaited(self._session.close())
         self._seed += 1
-        self._session, self._end = self._engine.open(self._seed), None
+        self._session, self._end, self._resumed = self._engine.open(self._seed), None, ()
 
     def close(self) -> Awaitable[None] | None:
         """Free the engine's session."""
