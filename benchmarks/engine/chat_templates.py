@@ -29,6 +29,7 @@ from turngym.agents.templates import ChatRow, prepare, rendered
 from turngym.agents.tool_calls import action_text, called_row, result_row
 from turngym.environments.core.actions import function_tool
 from turngym.errors import ConfigError
+from turngym.trainers.update.imitation import render_turns
 from turngym.types import Message, StopReason, Trajectory, Turn
 
 RELEASES = {
@@ -124,7 +125,7 @@ def played_with_tools(made: Any) -> tuple[str, list[ChatRow], str]:
     )  # fmt: skip
     ids: list[int] = []
     said: list[ChatRow] = []
-    for n, (prompt, action) in enumerate(renderer.render_turns(episode, None, TOOLS)):
+    for n, (prompt, action) in enumerate(render_turns(renderer, episode, None, TOOLS)):
         ids += [*prompt, *action]
         message, end = renderer.answer(action, TOOLS)
         if [call.arguments for call in message.tool_calls] != [WALKS[n]]:

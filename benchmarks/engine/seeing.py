@@ -36,7 +36,7 @@ from seeing_models import EYES, SEEING, TEXT
 from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
 
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import EngineModel
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import add_lora, load_model_dir, save_model_dir, seeded

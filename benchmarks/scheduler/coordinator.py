@@ -39,8 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts s
 from turn_costs import Numbers, Sampler, Windows
 
 from harness import RESULTS, ROOT, machine, put_section, versions
-from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.engine.models import train_tokenizer
 from turngym.agents.engine.protocol import Generation, OnToken, Sampling
 from turngym.agents.policy import ContextOverflow, EpisodeContext

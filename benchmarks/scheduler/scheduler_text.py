@@ -12,8 +12,7 @@ import random
 import time
 from typing import Any
 
-from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.chat.prompting import PlainPrompting
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.local import LocalEngine

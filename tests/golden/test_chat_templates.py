@@ -12,6 +12,7 @@ import pytest
 
 from helpers.models import TEMPLATES, tokenizer
 from turngym.agents.rendering import Renderer
+from turngym.trainers.update.imitation import render_episode
 from turngym.types import Message, StopReason, Trajectory, Turn
 
 FOLDER = Path(__file__).parent / "templates"
@@ -38,7 +39,7 @@ EPISODE = Trajectory(
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_tokens_and_mask_are_unchanged(template: str) -> None:
-    [rendered] = Renderer(tokenizer(template)).render_episode(EPISODE, "Find the key.")
+    [rendered] = render_episode(Renderer(tokenizer(template)), EPISODE, "Find the key.")
     found: dict[str, Any] = {
         "text": tokenizer(template).decode(list(rendered.token_ids)),
         "token_ids": list(rendered.token_ids),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.engine_model import EngineModel, EngineT
+from turngym.agents.chat.agent import ChatAgent, EngineModel, EngineT
 from turngym.agents.chat.prompting import PlainPrompting
 from turngym.agents.engine.config import Architecture, TinyModelConfig
 from turngym.agents.engine.local import LocalEngine

@@ -25,7 +25,6 @@ from helpers.cli import SOURCE
 from helpers.samples import random_samples
 from turngym.agents.engine.models import add_lora
 from turngym.agents.engine.protocol import vision_of
-from turngym.agents.rendering import RenderedEpisode
 from turngym.config import load_config
 from turngym.errors import TurnGymError
 from turngym.trainers.distributed.group import Group
@@ -37,7 +36,7 @@ from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update import forward, learner
 from turngym.trainers.update.compute import place
-from turngym.trainers.update.imitation import Demonstrations, Imitator
+from turngym.trainers.update.imitation import Demonstrations, Imitator, RenderedEpisode
 from turngym.trainers.update.learner import TorchLearner
 from turngym.trainers.update.optimizer import own_state
 from turngym.trainers.update.sequential import LastTurnFirstLearner

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import turngym
-from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.config import ChatConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import load_model_dir

@@ -16,8 +16,7 @@ import turngym
 from helpers.models import policy, tokenizer
 from helpers.tools import TOOLS, WALKS, Scripted, renderer, sampled
 from turngym.agents.call_forms import FoundCall
-from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.config import ChatConfig, CompletionsConfig
 from turngym.agents.engine.config import TinyModelConfig

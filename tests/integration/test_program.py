@@ -17,8 +17,7 @@ from helpers.signals import SIGNALS, register_for_a_while
 from helpers.tools import TOOLS, WALKS, Scripted, renderer, sampled, template
 from helpers.tools import tokenizer as tokenizer_of
 from turngym.agents.call_forms import FoundCall
-from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import build_tiny_model, train_tokenizer

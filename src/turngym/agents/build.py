@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.chat.prompting import (
     ChatModel,
     FullHistory,
@@ -39,7 +39,6 @@ from turngym.plugins import import_attribute
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from turngym.agents.chat.engine_model import EngineModel
     from turngym.agents.engine.local import LocalEngine
     from turngym.agents.remote.chat import CompletionsEngine
 
@@ -109,7 +108,6 @@ def local_model(config: LocalAgentConfig) -> EngineModel[LocalEngine]:
     Raises:
         ConfigError: It cannot be loaded.
     """
-    from turngym.agents.chat.engine_model import EngineModel
     from turngym.agents.engine.local import LocalEngine
     from turngym.agents.engine.models import load_model_dir, positions
     from turngym.agents.rendering import Renderer
@@ -173,7 +171,6 @@ def build_engine(
 
 
 def _completions(config: CompletionsAgentConfig) -> EngineModel[CompletionsEngine]:
-    from turngym.agents.chat.engine_model import EngineModel
     from turngym.agents.engine.models import load_tokenizer
     from turngym.agents.remote.chat import CompletionsEngine
     from turngym.agents.rendering import Renderer

@@ -36,14 +36,13 @@ from turngym.agents.templates import (
 )
 from turngym.agents.tool_calls import ToolTemplate, action_text, call_in, cleaned
 from turngym.errors import ConfigError
-from turngym.pictures import Pixels, number_of
+from turngym.pictures import Pixels
 from turngym.types import (
     THOUGHT,
     THOUGHT_ENDS,
     Message,
     Role,
     ToolCall,
-    Trajectory,
     Turn,
 )
 
@@ -55,17 +54,6 @@ _ANSWER = Message(role="assistant", content=ANSWER)
 _NEXT = Message(role="user", content=NEXT)
 _KNOWN_OPENINGS, _KNOWN_TEXTS, _KNOWN_CHARS = 64, 2_048, 1_000
 """How many openings, and texts of at most so many characters, are remembered with their tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenderedEpisode:
-    """A segment of an episode as tokens, for imitation. All sequences have one length [L]."""
-
-    token_ids: tuple[int, ...]
-    action_mask: tuple[bool, ...]
-    """True on the tokens of assistant messages, the end token included."""
-    turn_ids: tuple[int, ...]
-    """0-based turn of an action token, -1 elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +182,10 @@ class Renderer:
         """Return ``message`` with the mark of ``image``, where the model sees; else as it is."""
         if image is None or self.vision is None:
             return message
-        return self._shown(message, self.vision.pictures.keep(image))
+        return self.shown(message, self.vision.pictures.keep(image))
 
-    def _shown(self, message: Message, number: int) -> Message:
+    def shown(self, message: Message, number: int) -> Message:
+        """Return ``message`` with the mark of the picture of ``number``, for a model that sees."""
         assert self.vision is not None
         return replace(message, content=self.vision.shown(message.content, number))
 
@@ -260,8 +249,13 @@ class Renderer:
             return self.closed(written)
         return self.closed(text if THOUGHT_ENDS in text else self.answer_begins + text)
 
-    def _action(self, action: Message, *, calls: bool) -> tuple[tuple[int, ...], AnswerEnd]:
-        """Return the tokens of another agent's action; where it ``calls``, as the model does."""
+    def imitated(self, action: Message, *, calls: bool) -> tuple[tuple[int, ...], AnswerEnd]:
+        """Return the tokens of another agent's action as this model would have sampled them.
+
+        Args:
+            action: What was said.
+            calls: A call in it is written as the template does.
+        """
         said, call = call_in(action) if calls else (action.content, None)
         if self.tools is None or call is None:
             return self.action(action.content), CLOSED
@@ -321,70 +315,6 @@ class Renderer:
     def _in_thought(self, text: str) -> str:
         """Return ``text`` with the thought that the prompt began, of which no line is an action."""
         return f"{THOUGHT}{text}" if self.opens_thought and THOUGHT_ENDS not in text else text
-
-    def render_episode(
-        self,
-        trajectory: Trajectory,
-        instructions: str | None = None,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> list[RenderedEpisode]:
-        """Return the segments of an episode as ``ChatAgent`` would have fed and sampled them.
-
-        Args:
-            trajectory: Its messages are used; token spans, if any, are not.
-            instructions: Text of a system message before the first observation, or None.
-            tools: What the agent can call.
-        """
-        segments: list[tuple[list[int], list[int]]] = []
-        rendered = self.render_turns(trajectory, instructions, tools)
-        for number, (prompt, action) in enumerate(rendered):
-            if trajectory.turns[number].starts_segment or not segments:
-                segments.append(([], []))
-            ids, turn_ids = segments[-1]
-            ids += [*prompt, *action]
-            turn_ids += [-1] * len(prompt) + [number] * len(action)
-        return [
-            RenderedEpisode(
-                token_ids=tuple(ids),
-                action_mask=tuple(turn >= 0 for turn in turn_ids),
-                turn_ids=tuple(turn_ids),
-            )
-            for ids, turn_ids in segments
-        ]
-
-    def render_turns(
-        self,
-        trajectory: Trajectory,
-        instructions: str | None = None,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Return what is read before each action, and the action, as in ``render_episode``.
-
-        Args:
-            trajectory: The episode.
-            instructions: As in ``render_episode``.
-            tools: As in ``render_episode``.
-        """
-        shown = tools if self.tools is not None else ()
-        found: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-        end: AnswerEnd | None = None
-        for turn in trajectory.turns:
-            if self.vision is not None:  # then its pictures are in the run's folder
-                turn = self._with_picture(turn)
-            if end is None or turn.starts_segment:
-                prompt = self.opening(with_system(instructions, turn.observation), shown)
-            else:
-                seen = as_result(turn.observation) if end.calls else turn.observation
-                prompt = self.continuation(seen, end)
-            action, end = self._action(turn.action, calls=bool(shown))
-            found.append((prompt, action))
-        return found
-
-    def _with_picture(self, turn: Turn) -> Turn:
-        if turn.picture is None or not turn.observation:
-            return turn
-        shown = self._shown(turn.observation[-1], number_of(turn.picture))
-        return replace(turn, observation=(*turn.observation[:-1], shown))
 
     def _rows(self, messages: Sequence[Message]) -> list[ChatRow]:
         if not self.form.is_usual:
@@ -451,10 +381,3 @@ def fill(slots: Sequence[str], contents: Sequence[str]) -> str:
 def as_result(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return ``messages``, the first one as what came of a call."""
     return tuple(replace(one, role="tool") if i == 0 else one for i, one in enumerate(messages))
-
-
-def with_system(instructions: str | None, observation: Sequence[Message]) -> tuple[Message, ...]:
-    """Return ``observation`` behind a system message, when there are instructions."""
-    if not instructions:
-        return tuple(observation)
-    return (Message(role="system", content=instructions), *observation)

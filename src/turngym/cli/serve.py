@@ -22,7 +22,7 @@ from turngym.errors import ConfigError, require_known
 from turngym.records import writable_folder
 
 if TYPE_CHECKING:
-    from turngym.agents.chat.engine_model import EngineModel
+    from turngym.agents.chat.agent import EngineModel
     from turngym.agents.engine.local import LocalEngine
     from turngym.agents.serving.http import Access
     from turngym.rollouts.gateway.hosted import HostedEnv

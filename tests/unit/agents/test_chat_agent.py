@@ -11,8 +11,7 @@ import turngym
 from helpers.models import model as tiny_model
 from helpers.models import policy as tiny_policy
 from helpers.models import tokenizer
-from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.chat.prompting import (
     SUMMARIZE,
     ChatMessage,

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from helpers.models import model, tokenizer
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import EngineModel
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder
 from turngym.agents.engine.local import EngineSession, LocalEngine, _uniform

@@ -1,8 +1,9 @@
 import pytest
 
 from helpers.models import CHATML, TEMPLATES, tokenizer
-from turngym.agents.rendering import CLOSED, AnswerEnd, Renderer, with_system
+from turngym.agents.rendering import CLOSED, AnswerEnd, Renderer
 from turngym.errors import ConfigError
+from turngym.trainers.update.imitation import render_episode, render_turns, with_system
 from turngym.types import Message, StopReason, Trajectory, Turn
 
 
@@ -78,11 +79,11 @@ def test_rendered_episode_marks_exactly_the_agent_s_tokens() -> None:
         ),
         stop_reason=StopReason.TERMINATED,
     )
-    [rendered] = renderer.render_episode(episode, instructions="find the key")
+    [rendered] = render_episode(renderer, episode, instructions="find the key")
     marked = [i for i, m in zip(rendered.token_ids, rendered.action_mask, strict=True) if m]
     assert tokenizer().decode(marked) == "go north<|end|>go east<|end|>"
     assert set(rendered.turn_ids) == {-1, 0, 1}
-    turns = renderer.render_turns(episode, "find the key")
+    turns = render_turns(renderer, episode, "find the key")
     assert [i for prompt, action in turns for i in (*prompt, *action)] == list(rendered.token_ids)
     assert [tokenizer().decode(action) for _, action in turns] == [
         "go north<|end|>",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helpers.models import TEXTS, model
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import EngineModel
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.engine.config import ChatTemplateConfig
 from turngym.agents.engine.local import LocalEngine

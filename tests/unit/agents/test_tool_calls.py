@@ -24,8 +24,7 @@ from helpers.tools import (
     tokenizer,
 )
 from turngym.agents.call_forms import ARGUMENTS, NAME, FoundCall, reader_of
-from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.chat.prompting import WindowHistory
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import EpisodeContext
@@ -34,6 +33,7 @@ from turngym.agents.templates import rendered
 from turngym.agents.tool_calls import NOT_CARRIED_OUT, action_text, called_row, result_row
 from turngym.environments.core.actions import function_tool
 from turngym.errors import ConfigError
+from turngym.trainers.update.imitation import render_episode, render_turns
 from turngym.types import Message, StopReason, ToolCall, Trajectory, Turn
 
 
@@ -51,7 +51,7 @@ def test_an_episode_with_calls_is_what_the_template_makes_of_it(call: str) -> No
             for i, walk in enumerate(WALKS)
         ),
     )  # fmt: skip
-    turns = one.render_turns(expert, "be kind", TOOLS)
+    turns = render_turns(one, expert, "be kind", TOOLS)
     assert ids == [*turns[0][0]]
     ids = [token for turn in turns for part in turn for token in part]
     for i, walk in enumerate(WALKS):
@@ -107,13 +107,13 @@ def test_another_agents_words_and_calls_are_imitated_and_each_segment_is_a_seque
             called_row(found[2:], ""),
         ],
     ]  # fmt: skip
-    segments = one.render_episode(episode, "be kind", TOOLS)
+    segments = render_episode(one, episode, "be kind", TOOLS)
     assert len(segments) == 2
     for segment, rows in zip(segments, shown, strict=True):
         whole = rendered(one.tokenizer, [("system", "be kind"), *rows], tools=TOOLS)
         assert one.tokenizer.decode(segment.token_ids) == whole.removesuffix("\n")
     assert list(dict.fromkeys(segments[0].turn_ids)) == [-1, 0, 1]
-    plain = Renderer(one.tokenizer, tool_calls=False).render_turns(episode)
+    plain = render_turns(Renderer(one.tokenizer, tool_calls=False), episode)
     assert one.tokenizer.decode(plain[0][1]) == f"{turns[0].action.content}<|im_end|>"
 
 
@@ -233,7 +233,7 @@ def test_control_tokens_in_calls_of_a_history_or_another_agent_are_words() -> No
         env_id="e", task_id="t", env_seed=0, policy_seed=0, stop_reason=StopReason.TERMINATED,
         turns=(Turn(observation=(said("user", "x"),), action=earlier),),
     )  # fmt: skip
-    [(_, action)] = one.render_turns(episode, None, TOOLS)
+    [(_, action)] = render_turns(one, episode, None, TOOLS)
     assert [action.count(token) for token in control] == [0, 1]
 
 
@@ -284,8 +284,7 @@ def test_a_call_may_end_with_a_token_of_its_own() -> None:
     one = Renderer(made, tool_calls=True)
     assert one.tools is not None
     assert one.tools.closing == "<|observe|>"
-    [(_, ids), *_] = one.render_turns(
-        Trajectory(
+    [(_, ids), *_] = render_turns(one, Trajectory(
             env_id="e", task_id="t", env_seed=0, policy_seed=0, stop_reason=StopReason.TERMINATED,
             turns=(Turn(observation=(said("user", "x"),),
                         action=said("assistant", action_text("go", WALKS[0]))),),

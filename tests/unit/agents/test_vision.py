@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from helpers.models import tokenizer as blind_tokenizer
-from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.chat.prompting import ChatMessage, PictureHistory
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder

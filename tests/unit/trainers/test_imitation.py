@@ -12,7 +12,6 @@ import torch
 from helpers import models
 from helpers.samples import random_samples
 from helpers.trajectories import episode, turn
-from turngym.agents.rendering import RenderedEpisode
 from turngym.config import load_config
 from turngym.errors import ConfigError
 from turngym.trainers.runs.phases import _imitated, begin_learning
@@ -20,7 +19,12 @@ from turngym.trainers.settings.loss import ImitationTerm, LossConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import ALONE
-from turngym.trainers.update.imitation import Demonstrations, Imitator, imitation_weights
+from turngym.trainers.update.imitation import (
+    Demonstrations,
+    Imitator,
+    RenderedEpisode,
+    imitation_weights,
+)
 from turngym.trainers.update.learner import TorchLearner
 from turngym.types import Trajectory
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from turngym.agents.build import build_engine, with_parts
-from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.engine.config import (
     LocalEngineConfig,
     PretrainedModelConfig,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from turngym import registry
 from turngym.agents.build import with_parts
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import EngineModel
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.engine.vllm.sampling import FleetView, FollowedServers, ServerSampler

@@ -21,7 +21,12 @@ from turngym.trainers.runs.checkpoints import Checkpoint, RunState
 from turngym.trainers.samples import to_samples
 from turngym.trainers.settings.loss import needs_reference
 from turngym.trainers.settings.train import TrainConfig
-from turngym.trainers.update.imitation import Demonstrations, Imitator
+from turngym.trainers.update.imitation import (
+    Demonstrations,
+    Imitator,
+    render_episode,
+    render_turns,
+)
 from turngym.trainers.update.learner import TorchLearner
 from turngym.trainers.update.optimizer import load_own_state, own_state
 from turngym.trainers.update.sequential import LastTurnFirstLearner
@@ -133,7 +138,7 @@ def begin_imitation(
     """
     opening = _openings(config, renderer, episodes, introductions)
     rendered = [
-        segment for e in episodes for segment in renderer.render_episode(e, *opening[e.env_id])
+        segment for e in episodes for segment in render_episode(renderer, e, *opening[e.env_id])
     ]
     seed = derive_seed(config.run.seed, "warm_start")
     make = partial(Imitator, episodes=rendered, config=config.warm_start, seed=seed)
@@ -180,7 +185,7 @@ def with_tokens(
     opening = _openings(config, renderer, episodes, introductions)
     room = config.model.context - config.rollout.max_new_tokens
     for episode in episodes:
-        rendered = renderer.render_turns(episode, *opening[episode.env_id])
+        rendered = render_turns(renderer, episode, *opening[episode.env_id])
         turns = tuple(
             replace(turn, spans=(TokenSpan(token_ids=prompt, sampled=False), _as_sampled(action)))
             for turn, (prompt, action) in zip(episode.turns, rendered, strict=True)

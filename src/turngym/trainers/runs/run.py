@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from turngym.agents.build import TRAINED_AS, with_parts
-from turngym.agents.chat.engine_model import EngineModel
+from turngym.agents.chat.agent import EngineModel
 from turngym.agents.engine.models import load_model_dir, load_tokenizer
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.rendering import Renderer

@@ -7,13 +7,15 @@ steps (250 small steps do what 64 large ones cannot).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from turngym.agents.rendering import RenderedEpisode
+from turngym.agents.rendering import AnswerEnd, Renderer, as_result
+from turngym.pictures import number_of
 from turngym.seeding import generator
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import ImitationTerm
@@ -21,12 +23,95 @@ from turngym.trainers.settings.optimizer import WarmStartConfig
 from turngym.trainers.update.compute import ALONE, Ranks, compute_of
 from turngym.trainers.update.forward import backpropagate, micro_batches, read_tokens
 from turngym.trainers.update.optimizer import Optimizer
+from turngym.types import Message, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FAILED_START = 0.15
 """Below this sampled success reinforcement hardly moves: the warm start counts as failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedEpisode:
+    """A segment of an episode as tokens, for imitation. All sequences have one length [L]."""
+
+    token_ids: tuple[int, ...]
+    action_mask: tuple[bool, ...]
+    """True on the tokens of assistant messages, the end token included."""
+    turn_ids: tuple[int, ...]
+    """0-based turn of an action token, -1 elsewhere."""
+
+
+def render_episode(
+    renderer: Renderer,
+    trajectory: Trajectory,
+    instructions: str | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> list[RenderedEpisode]:
+    """Return the segments of an episode as ``ChatAgent`` would have fed and sampled them.
+
+    Args:
+        renderer: Of the model that imitates.
+        trajectory: Its messages are used; token spans, if any, are not.
+        instructions: Text of a system message before the first observation, or None.
+        tools: What the agent can call.
+    """
+    segments: list[tuple[list[int], list[int]]] = []
+    for number, (prompt, action) in enumerate(
+        render_turns(renderer, trajectory, instructions, tools)
+    ):
+        if trajectory.turns[number].starts_segment or not segments:
+            segments.append(([], []))
+        ids, turn_ids = segments[-1]
+        ids += [*prompt, *action]
+        turn_ids += [-1] * len(prompt) + [number] * len(action)
+    return [
+        RenderedEpisode(
+            token_ids=tuple(ids),
+            action_mask=tuple(turn >= 0 for turn in turn_ids),
+            turn_ids=tuple(turn_ids),
+        )
+        for ids, turn_ids in segments
+    ]
+
+
+def render_turns(
+    renderer: Renderer,
+    trajectory: Trajectory,
+    instructions: str | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return what is read before each action, and the action, as in ``render_episode``.
+
+    Args:
+        renderer: As in ``render_episode``.
+        trajectory: The episode.
+        instructions: As in ``render_episode``.
+        tools: As in ``render_episode``.
+    """
+    shown = tools if renderer.tools is not None else ()
+    found: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    end: AnswerEnd | None = None
+    for turn in trajectory.turns:
+        seen = turn.observation
+        if renderer.vision is not None and turn.picture is not None and seen:
+            # Its pictures are in the run's folder.
+            seen = (*seen[:-1], renderer.shown(seen[-1], number_of(turn.picture)))
+        if end is None or turn.starts_segment:
+            prompt = renderer.opening(with_system(instructions, seen), shown)
+        else:
+            prompt = renderer.continuation(as_result(seen) if end.calls else seen, end)
+        action, end = renderer.imitated(turn.action, calls=bool(shown))
+        found.append((prompt, action))
+    return found
+
+
+def with_system(instructions: str | None, observation: Sequence[Message]) -> tuple[Message, ...]:
+    """Return ``observation`` behind a system message, when there are instructions."""
+    if not instructions:
+        return tuple(observation)
+    return (Message(role="system", content=instructions), *observation)
 
 
 class Demonstrations:
