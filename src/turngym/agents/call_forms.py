@@ -45,6 +45,7 @@ _LETTER = r"[\w.:/-]"
 _WORD = f"{_LETTER}+"
 _MARK = re.compile(r"[<\[][^<\[]*$")
 _CDATA = re.compile(r"<!\[CDATA\[(.*)\]\]>", re.DOTALL)
+_MAX_BROKEN = 256
 MAX_CALLS = 64
 """Most calls of one answer that are looked at."""
 
@@ -185,12 +186,12 @@ class _Named:
     """Up to the object; groups ``name`` and perhaps ``id``."""
 
     def find(self, text: str, types: Mapping[str, Mapping[str, Any]]) -> Iterator[FoundCall]:
-        at = 0
-        while (match := self.head.search(text, at)) is not None:
+        at = broken = 0
+        while (match := self.head.search(text, at)) is not None and broken < _MAX_BROKEN:
             try:
                 value, at = json_object_at(text, match.end())
             except ValueError:
-                at = match.end()
+                at, broken = match.end(), broken + 1
                 continue
             known = match.groupdict().get("id") or ID
             yield FoundCall(name=match["name"], arguments=value, id=known, start=match.start())
@@ -270,9 +271,9 @@ class _Bare:
         def as_json(part: re.Match[str]) -> str:
             return json.dumps(part["key"] if part["text"] is None else part["text"])
 
-        for match in self.head.finditer(text):
+        for match, end in _with_ends(self.head, text):
             with suppress(ValueError):
-                value, _ = json_object_at(parts.sub(as_json, text[match.end() :]), 0)
+                value, _ = json_object_at(parts.sub(as_json, text[match.end() : end]), 0)
                 yield FoundCall(name=match["name"], arguments=value, start=match.start())
 
 
@@ -298,25 +299,30 @@ class _Tagged:
     """Group ``name``."""
     argument: re.Pattern[str]
     """Groups ``key`` and ``value``."""
+    close: str
+    """What ends a value."""
     tail: str
     """What ends a call."""
 
     def find(self, text: str, types: Mapping[str, Mapping[str, Any]]) -> Iterator[FoundCall]:
-        heads = list(self.head.finditer(text))
-        for place, match in enumerate(heads):
-            end = heads[place + 1].start() if place + 1 < len(heads) else len(text)
-            body = text[match.end() : end]
-            properties = types.get(match["name"], {})
+        for match, end in _with_ends(self.head, text):
+            body, properties = text[match.end() : end], types.get(match["name"], {})
             arguments: dict[str, Any] = {}
-            at = 0
-            stop = body.find(self.tail) if self.tail else -1
-            while (one := self.argument.search(body, at)) is not None:
-                if 0 <= stop < one.start():
+            at, stop = 0, body.find(self.tail) if self.tail else -1
+            while body.find(self.close, at) >= 0:  # else each search would go to the end
+                one = self.argument.search(body, at)
+                if one is None or 0 <= stop < one.start():
                     break
                 arguments[one["key"]] = _value(one["value"], properties.get(one["key"]))
                 at = one.end()
-                stop = body.find(self.tail, at) if self.tail else -1
+                stop = body.find(self.tail, at) if stop >= 0 else -1
             yield FoundCall(name=match["name"], arguments=arguments, start=match.start())
+
+
+def _with_ends(head: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], int]]:
+    """Yield where calls may begin, and where the next one does."""
+    heads = list(head.finditer(text))
+    yield from zip(heads, [*(one.start() for one in heads[1:]), len(text)], strict=bool(heads))
 
 
 def _value(text: str, schema: Any) -> Any:
@@ -356,7 +362,7 @@ def _tagged_form(written: str) -> CallForm | None:
     head = rf"{_loose(_head(pieces.before_name))}\s*(?P<name>{_WORD}){_loose(after_name)}"
     tail = last[len(close) :].strip()
     tail = tail[: tail.find(">") + 1] or tail
-    return _Tagged(re.compile(head), re.compile(argument, re.DOTALL), tail)
+    return _Tagged(re.compile(head), re.compile(argument, re.DOTALL), close.strip(), tail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

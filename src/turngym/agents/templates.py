@@ -47,7 +47,8 @@ def prepare(
     Raises:
         ConfigError: The file cannot be read.
     """
-    setattr(tokenizer, _ENDS, tuple(map(str, tokenizer.convert_ids_to_tokens(list(ends)))))
+    named = tokenizer.convert_ids_to_tokens(list(ends))
+    setattr(tokenizer, _ENDS, tuple(str(one) for one in named if one))
     if config is not None and config.chat_template:
         file = Path(config.chat_template).expanduser()
         try:

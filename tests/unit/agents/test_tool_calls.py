@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from helpers.tools import (
     template,
     tokenizer,
 )
-from turngym.agents.call_forms import ARGUMENTS, NAME, FoundCall, reader_of
+from turngym.agents.call_forms import ARGUMENTS, MAX_CALLS, NAME, FoundCall, reader_of
 from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.chat.prompting import WindowHistory
 from turngym.agents.engine.protocol import Sampling
@@ -193,6 +194,38 @@ def test_lines_of_a_value_stay_and_sloppy_blanks_do_not_matter() -> None:
     text = "<function=go><parameter=way>\n\n  def f():\n    pass\n\n</parameter></function>"
     [call] = one.tools.reader.read(text, TOOLS).calls
     assert call.arguments == {"way": "\n  def f():\n    pass\n"}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@settings(max_examples=25, deadline=None)
+@given(
+    text=st.lists(
+        st.sampled_from([
+            "<tool_call>", "</tool_call>", "<function=", "<parameter=", "</parameter>", "go", "]",
+            "[CALL]", "[ARGS]", "{", "}", '"', "name", ":", ",", "way", "<think>", "</think>", "(",
+            "\n", "<call>", "call:", '<|"|>', "[", "<invoke name=", ">", "=", "'", ")", "<arg_key>",
+        ]),
+        max_size=40,
+    )
+)  # fmt: skip
+def test_whatever_is_sampled_is_read_without_an_error(call: str, text: list[str]) -> None:
+    _, end = _renderer(call).answer(_renderer(call).closed("".join(text)), TOOLS)
+    assert end.is_closed
+
+
+_renderer = cache(renderer)
+
+
+@pytest.mark.parametrize(
+    "part", ["{", "<function=go>", "<parameter=way>", "[CALL]go[ARGS]{", "<call>call:go{", "[go("]
+)
+def test_a_text_that_repeats_itself_is_read_at_once(part: str) -> None:
+    text = part * (200_000 // len(part))
+    for call in CALLS:
+        assert _renderer(call).answer(_renderer(call).closed(""), TOOLS)[1].calls == ()
+        reader = _renderer(call).tools
+        assert reader is not None
+        assert len(reader.reader.read(text, TOOLS).calls) <= MAX_CALLS
 
 
 def test_a_call_in_a_thought_or_cut_short_is_none() -> None:

@@ -208,7 +208,7 @@ def load_tokenizer(
     except (OSError, ValueError) as error:
         raise _not_loaded("tokenizer", path, error) from error
     card = None
-    with suppress(OSError):  # many have none
+    with suppress(OSError, ValueError):  # many have none
         card = GenerationConfig.from_pretrained(str(path))
     prepare(tokenizer, chat, ends=_ends_of(card))
     return tokenizer
