@@ -30,6 +30,7 @@ from turngym.agents.chat.prompting import WindowHistory
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import EpisodeContext
 from turngym.agents.rendering import CLOSED, AnswerEnd, Renderer
+from turngym.agents.serving.answers import split_tool_calls
 from turngym.agents.templates import rendered
 from turngym.agents.tool_calls import NOT_CARRIED_OUT, action_text, called_row, result_row
 from turngym.environments.core.actions import function_tool
@@ -239,6 +240,16 @@ def test_a_call_in_a_thought_or_cut_short_is_none() -> None:
     message, end = one.answer(one.closed(text), TOOLS)
     assert len(end.calls) == 1
     assert message.content == f"<think>{call}</think>So I go.\n{action_text('go', {'way': 'up'})}"
+
+
+def test_calls_in_words_are_all_that_are_no_thoughts() -> None:
+    go, look = action_text("go", WALKS[0]), action_text("look", {})
+    found = split_tool_calls(f"<think>{look}</think>So.\n{go}\n{look}\nDone.", TOOLS)
+    assert found.content == f"<think>{look}</think>So."
+    assert [call.name for call in found.tool_calls] == ["go", "look"]
+    for text in (f"<think>{go}", f"As {action_text('jump', {})}", "no"):
+        assert split_tool_calls(text, TOOLS) == said("assistant", text)
+    assert split_tool_calls(go, []) == said("assistant", go)
 
 
 def test_an_object_that_is_no_call_is_none() -> None:

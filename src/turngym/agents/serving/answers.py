@@ -10,7 +10,7 @@ from typing import Any
 from turngym.agents.call_forms import MAX_CALLS
 from turngym.agents.engine.protocol import Generation
 from turngym.agents.serving.http import nests_too_deep
-from turngym.types import Message, ToolCall, json_objects
+from turngym.types import Message, ToolCall, after_thoughts, json_objects
 
 Json = dict[str, Any]
 Decode = Callable[[Sequence[int]], str]
@@ -129,11 +129,16 @@ def tool_call_rows(answer_id: str, calls: Sequence[ToolCall]) -> list[Json]:
 
 
 def split_tool_calls(text: str, tools: Sequence[Mapping[str, Any]]) -> Message:
-    """Return ``text`` as a message, cut before its first call of ``tools``, with all of them."""
+    """Return ``text`` as a message, cut before its first call of ``tools``, with all of them.
+
+    What is thought is no call.
+    """
     functions = [tool.get("function") for tool in tools]
     names = {str(one.get("name")) for one in functions if isinstance(one, Mapping)}
-    calls, end = list[ToolCall](), len(text)
+    calls, end, begin = list[ToolCall](), len(text), len(text) - len(after_thoughts(text))
     for value, start in json_objects(text) if names else ():
+        if start < begin:
+            continue
         name, arguments = str(value.get("name")), value.get("arguments", {})
         if name in names and isinstance(arguments, dict) and not nests_too_deep(arguments):
             calls.append(ToolCall(name=name, arguments=arguments))
