@@ -104,7 +104,8 @@ def test_which_scores_are_good_enough_is_a_setting(tmp_path: Path, min_score: fl
     scores = [None, 0.4, 0.5, 1.0]
     played = [replace(one, score=s) for one, s in zip(teacher(10)[6:], scores, strict=True)]
     write_trajectories(file, played)
-    train(config(file, max_steps=1, min_score=min_score), tmp_path / "run")
+    one = config(file, max_steps=1, min_score=min_score, trajectories=str(file))
+    train(one, tmp_path / "run")
     kept = [*read_trajectories(tmp_path / "run" / "trajectories" / "expert.jsonl")]
     assert [one.score for one in kept] == (scores if min_score is None else [0.5, 1.0])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from turngym.agents.engine.config import DeviceName, DtypeName
 from turngym.config import StrictModel
@@ -105,6 +105,11 @@ class WarmStartConfig(OptimizerConfig):
     little of it makes every seed learn."""
     microbatch_tokens: int = Field(default=16384, ge=1)
     """Tokens in memory at once, padding included. No result depends on it."""
+
+    @field_validator("trajectories", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
     @property
     def imitates(self) -> bool:
