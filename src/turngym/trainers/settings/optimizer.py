@@ -109,7 +109,8 @@ class WarmStartConfig(OptimizerConfig):
     @field_validator("trajectories", mode="before")
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+        one = [value] if isinstance(value, str) else value
+        return tuple(one) if isinstance(one, list) else one
 
     @property
     def imitates(self) -> bool:
