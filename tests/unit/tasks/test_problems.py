@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turngym.environments.terminal.env import ShellEnv
+from turngym.environments.text.questions import QuestionEnv
 from turngym.errors import ConfigError, EnvironmentFault, SandboxDied, TaskFault
 from turngym.tasks.base import SPLITS
 from turngym.tasks.problem import (
@@ -64,6 +67,52 @@ async def test_a_judge_may_return_a_truth_a_number_or_a_result():
         assert (await judge(Sum(1, 2, number), Said(), "s")).score == 1.0
     result = JudgeResult(score=0.5, parts={"form": 1.0}, evidence="half of it")
     assert await judge(Sum(1, 2, result), Said(), "s") is result
+
+
+async def cut_off(env: Any, action: str, judging: asyncio.Event) -> None:
+    """Cancel a step of ``env`` while its judge, which sets ``judging``, is at work."""
+    await env.reset(seed=0)
+    assert env.score() == 0.0
+    step = asyncio.ensure_future(env.step(action))
+    await judging.wait()
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    with pytest.raises(TaskFault, match="the time was up before the judge was done"):
+        env.score()
+
+
+class Slow:
+    prompt = "Wait."
+
+    def __init__(self) -> None:
+        self.judging = asyncio.Event()
+
+    async def judge(self, world: Any) -> float:
+        if not self.judging.is_set():
+            self.judging.set()
+            await asyncio.Event().wait()
+        return 0.5
+
+    def expert(self) -> list[str]:
+        return ["true"]
+
+
+async def test_a_judge_that_is_cut_off_leaves_no_score():
+    problem = type("Once", (Slow, AnswerProblem), {})()
+    env = QuestionEnv(tasks=ListedSet("slow", [("one", problem)]))
+    await cut_off(env, "answer 3", problem.judging)
+    await env.reset(seed=0)
+    assert env.score() == 0.0
+
+
+@pytest.mark.extra("bwrap")
+async def test_a_judge_in_a_shell_that_is_cut_off_leaves_no_score():
+    problem = type("Once", (Slow, FileProblem), {})()
+    async with ShellEnv(tasks=ListedSet("slow", [("one", problem)])) as env:
+        await cut_off(env, "submit", problem.judging)
+        end = await env.end_at_limit()  # as Inspect, whose limits end a step, asks once more
+        assert (end.reward, env.score()) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from turngym.environments.core.actions import Action, ActionStyle, InvalidAction
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.episode import opened
 from turngym.environments.core.limits import WallClockLimit
-from turngym.environments.core.tasks import TaskSetEnv
+from turngym.environments.core.tasks import AT_WORK, TaskSetEnv
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.workspace.base import Budget, WorkspaceEnv
 from turngym.environments.workspace.host import closed_on_failure
@@ -130,8 +130,10 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         return str(action.arguments.get("command", "")).strip() == str(command).strip()
 
     async def judge(self) -> Outcome:
+        before = self.problem.total(self._results) if self._results else 0.0
+        self._score = AT_WORK
         result = await judge(self.problem, await self._world(), self._task_id)
-        before, self._results = self._score or 0.0, (*self._results, result)
+        self._results = (*self._results, result)
         self._score = self.problem.total(self._results)
         info: dict[str, Any] = {"problem": result.evidence}
         if result.parts:
