@@ -221,6 +221,15 @@ def test_our_own_errors_in_a_worker_keep_their_type(both):
         parallel.reset(seed=1, options={"tusk": 3})
 
 
+@pytest.mark.parametrize("actions", [("up",), ("up", "up", "up")])
+def test_a_wrong_number_of_actions_moves_no_answer_to_the_next_call(both, actions):
+    for envs in both():
+        envs.reset(seed=1)
+        with pytest.raises(ValueError, match=f"wanted 2 actions, found {len(actions)}"):
+            envs.step(actions)
+        assert envs.call("score") == (0.0, 0.0)
+
+
 def test_stepping_on_after_the_end_is_refused_when_autoreset_is_off(both):
     _, parallel = both(autoreset_mode="Disabled")
     parallel.reset(seed=1)

@@ -114,6 +114,17 @@ class _WholeInfos:
 
     num_envs: int
 
+    def step(self, actions: Any) -> Any:
+        """Carry out one action in each environment.
+
+        Raises:
+            ValueError: There are more or fewer actions. None is carried out: Gymnasium would carry
+                out the first, and take their answers for those of the next call.
+        """
+        if len(actions) != self.num_envs:
+            raise ValueError(f"step: wanted {self.num_envs} actions, found {len(actions)}")
+        return super().step(actions)  # type: ignore[misc]
+
     def _add_info(
         self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int
     ) -> dict[str, Any]:
