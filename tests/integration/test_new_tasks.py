@@ -328,6 +328,17 @@ def test_a_file_may_begin_with_the_mark_of_a_spreadsheet_program(folder: Path) -
     assert main(["eval", "q.toml", "--agent", "expert", "--episodes", "1"]) == 0
 
 
+@pytest.mark.parametrize("style", ["commands", "tools"])
+def test_an_answer_of_two_lines_can_be_given(
+    folder: Path, style: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "q.csv").write_text('q,a\nOne?,"1\n2"\n')
+    (folder / "q.toml").write_text('questions = "q.csv"\nquestion = "q"\nanswer = "a"\n')
+    command = ["eval", "q.toml", "--agent", "expert", "--json"]
+    assert main([*command, "--env-option", f"action_style={style}"]) == 0
+    assert json.loads(capsys.readouterr().out)["local/q"]["solved"] == 1
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_data_may_be_csv_or_parquet(
     folder: Path, ending: str, capsys: pytest.CaptureFixture[str]

@@ -78,6 +78,8 @@ class QuestionEnv(TaskSetEnv, AsyncTurnEnv):
         return str(self.problem.prompt)
 
     def answer(self, ground_truth: str) -> str:
+        if isinstance(self.action_format, Commands):  # a command is one line
+            ground_truth = " ".join(ground_truth.splitlines())
         return self.action_format.render(Action(name="answer", arguments={"text": ground_truth}))
 
     def expert_action(self) -> str:
