@@ -8,7 +8,7 @@ from functools import cached_property
 from random import Random
 from typing import Generic
 
-from turngym.errors import ConfigError, TaskFault, TurnGymError
+from turngym.errors import ConfigError, TaskFault, TurnGymError, require_known
 from turngym.faults import Boundary
 from turngym.seeding import derive_seed
 from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task, split_of
@@ -166,6 +166,10 @@ class ListedSet(TaskSet[P]):
         if not self.problems:
             raise ConfigError(f"{where}: holds no task; add one")
         self._given = splits or {}
+        for id, split in self._given.items():
+            if id not in self.problems:
+                raise ConfigError(f"{where}: 'splits' names {id!r}; there is no such task")
+            require_known(f"split of task {id!r} in {where}", split, SPLITS)
 
     @cached_property
     def ids(self) -> dict[Split, list[str]]:

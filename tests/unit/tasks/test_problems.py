@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -221,6 +222,18 @@ def test_a_generator_that_raises_is_a_fault_of_the_task_with_its_place():
         GeneratedSet("sums", [nothing]).problem(tasks.task("test", 0))
     with pytest.raises(ConfigError, match="task set sums: holds no generator; add one"):
         GeneratedSet("sums", [])
+
+
+@pytest.mark.parametrize(
+    ("splits", "says"),
+    [
+        ({"a": "dev"}, "unknown split of task 'a' in here.toml 'dev'. Known: test, train"),
+        ({"b": "test"}, "here.toml: 'splits' names 'b'; there is no such task"),
+    ],
+)
+def test_a_split_of_no_name_or_of_no_task_is_refused(splits: Any, says: str):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        ListedSet("sums", [("a", Sum(1, 1))], where="here.toml", splits=splits)
 
 
 def test_a_single_problem_is_for_test():
