@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -222,6 +223,14 @@ def test_a_generator_that_raises_is_a_fault_of_the_task_with_its_place():
         GeneratedSet("sums", [nothing]).problem(tasks.task("test", 0))
     with pytest.raises(ConfigError, match="task set sums: holds no generator; add one"):
         GeneratedSet("sums", [])
+
+
+def test_a_generator_whose_seed_does_not_decide_is_a_fault_of_the_task():
+    numbers = itertools.count()
+    tasks = GeneratedSet("sums", [lambda rng: Sum(next(numbers), 0)])
+    tasks.problem(tasks.task("test", 0))
+    with pytest.raises(TaskFault, match="generator: ValueError: made two problems"):
+        tasks.problem(tasks.task("test", 0))
 
 
 @pytest.mark.parametrize(
