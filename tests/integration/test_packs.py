@@ -59,6 +59,14 @@ def test_tasks_of_another_package_are_not_said_to_be_ours(folder: Path) -> None:
     assert {task.source for task in read_pack(Path("one.tasks")).manifest.tasks} == {""}
 
 
+def test_projects_are_shown_with_the_splits_of_their_tasks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (alone,) = said(capsys, "tasks", "show", "sample")
+    assert alone["split"] == "train, test"
+    assert {row["split"] for row in said(capsys, "tasks", "show", "shipped")} == {"train", "test"}
+
+
 def test_an_environment_has_the_tasks_of_the_pack_alone(folder: Path) -> None:
     tasks = [f"text/maze/{one}" for one in ("test/7", "train/9", "test/4")]
     assert main(["tasks", "pack", *tasks, "--out", "three.tasks"]) == 0
