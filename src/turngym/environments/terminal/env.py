@@ -17,7 +17,7 @@ from turngym.environments.workspace.base import Budget, WorkspaceEnv
 from turngym.environments.workspace.host import closed_on_failure
 from turngym.environments.workspace.tools import Done
 from turngym.environments.workspace.world import EndWorld, StartWorld
-from turngym.errors import ConfigError, TaskFault
+from turngym.errors import TaskFault
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Task
@@ -176,14 +176,17 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         """Return the script's next command, then ``submit``.
 
         Raises:
-            ConfigError: A command cannot be said as a call.
+            TaskFault: A command cannot be said as a call.
         """
         command = self._next()
         if command is None:
             return self.say("submit")
         text = self.say("bash", command=str(command))
-        if not self._is_next(self.action_format.parse(text)):  # it would be said again for ever
-            raise ConfigError(f"{self.name}: the expert's script cannot be said as a call of bash")
+        is_said = self._is_next(self.action_format.parse(text))  # else it would be, again for ever
+        if not (is_said and isinstance(command, str)):
+            raise TaskFault(
+                f"task {self._task_id}: expert: {command!r:.60} cannot be said as a call of bash"
+            )
         return text
 
     def own_state(self) -> Any:
