@@ -1,4 +1,5 @@
 import multiprocessing
+from contextlib import nullcontext
 
 import gymnasium
 import numpy as np
@@ -228,6 +229,19 @@ def test_a_wrong_number_of_actions_moves_no_answer_to_the_next_call(both, action
         with pytest.raises(ValueError, match=f"wanted 2 actions, found {len(actions)}"):
             envs.step(actions)
         assert envs.call("score") == (0.0, 0.0)
+
+
+def test_all_processes_end_although_one_was_killed(both):
+    for is_waiting in (False, True):
+        _, parallel = both()
+        parallel.reset(seed=1)
+        if is_waiting:
+            parallel.step_async(("up", "up"))
+        parallel.processes[0].kill()
+        parallel.processes[0].join()
+        with pytest.warns(UserWarning, match="pending call") if is_waiting else nullcontext():
+            parallel.close()
+        assert not any(process.is_alive() for process in parallel.processes)
 
 
 def test_stepping_on_after_the_end_is_refused_when_autoreset_is_off(both):

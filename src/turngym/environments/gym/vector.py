@@ -158,6 +158,14 @@ class TurnSyncVectorEnv(_WholeInfos, _Sync):
 class TurnAsyncVectorEnv(_WholeInfos, _Async):
     """Gymnasium's ``AsyncVectorEnv`` with whole infos and errors as they were raised."""
 
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """End all processes, also where one of them was killed and cannot answer."""
+        try:
+            super().close_extras(timeout, terminate)
+        except (EOFError, ConnectionError):
+            self._state = AsyncState.DEFAULT
+            super().close_extras(timeout, terminate=True)
+
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         failures = [self.error_queue.get() for success in successes if not success]
         for index, _ in failures:
