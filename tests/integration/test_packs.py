@@ -53,10 +53,16 @@ def test_tasks_of_an_environment_are_packed_and_played(
     assert main(["envs", "mazes.tasks"]) == 0
 
 
-def test_tasks_of_another_package_are_not_said_to_be_ours(folder: Path) -> None:
+def test_tasks_of_another_package_are_not_said_to_be_ours_and_want_that_package(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with registered("helpers/Packed-v0", "helpers.envs:LadderEnv") as name:
         assert main(["tasks", "pack", name, "--count", "1", "--out", "one.tasks"]) == 0
     assert {task.source for task in read_pack(Path("one.tasks")).manifest.tasks} == {""}
+    assert main(["eval", "one.tasks", "--agent", "expert"]) == 2
+    said = capsys.readouterr().err
+    assert "one.tasks: install the package that brings its environment here: unknown" in said
+    assert "'helpers/Packed-v0'" in said
 
 
 def test_projects_are_shown_with_the_splits_of_their_tasks(
