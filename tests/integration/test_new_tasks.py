@@ -78,6 +78,19 @@ def test_the_shell_task_of_the_page_is_sound(folder: Path) -> None:
     assert main(["check", "task", "double.py", "--episodes", "2"]) == 0
 
 
+@pytest.mark.extra("playwright", NEED)
+def test_an_expert_of_a_page_that_says_no_action_is_a_fault_of_the_task(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", "page", "try_one"]) == 0
+    text = (folder / "try_one.py").read_text()
+    (folder / "try_one.py").write_text(text.replace('("select", "Item"', '("choose", "Item"'))
+    assert main(["eval", "try_one.py", "--agent", "expert", "--episodes", "1"]) == 1
+    said = capsys.readouterr().err
+    assert "task try_one/test/0: expert, step ('choose', 'Item'," in said
+    assert "KeyError: 'choose'" in said
+
+
 def test_the_table_of_the_page_says_how_many_lines_there_are(folder: Path) -> None:
     said = dict(re.findall(r"^\|[^|]*\| `(\w+)` \|.*\| (\d+) \|$", PAGE, re.MULTILINE))
     assert said.keys() == KINDS.keys()
@@ -326,6 +339,17 @@ def test_a_file_may_begin_with_the_mark_of_a_spreadsheet_program(folder: Path) -
     (folder / "q.csv").write_bytes(b"\xef\xbb\xbfq,a\nOne?,1\n")
     (folder / "q.toml").write_text('questions = "q.csv"\nquestion = "q"\nanswer = "a"\n')
     assert main(["eval", "q.toml", "--agent", "expert", "--episodes", "1"]) == 0
+
+
+@pytest.mark.parametrize("style", ["commands", "tools"])
+def test_an_answer_of_two_lines_can_be_given(
+    folder: Path, style: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "q.csv").write_text('q,a\nOne?,"1\n2"\n')
+    (folder / "q.toml").write_text('questions = "q.csv"\nquestion = "q"\nanswer = "a"\n')
+    command = ["eval", "q.toml", "--agent", "expert", "--json"]
+    assert main([*command, "--env-option", f"action_style={style}"]) == 0
+    assert json.loads(capsys.readouterr().out)["local/q"]["solved"] == 1
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

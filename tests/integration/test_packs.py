@@ -10,6 +10,7 @@ import pytest
 
 import turngym
 from helpers.cli import TINY_RUN
+from helpers.envs import registered
 from turngym.cli.main import main
 from turngym.errors import ConfigError
 from turngym.tasks.base import SPLITS
@@ -41,6 +42,7 @@ def test_tasks_of_an_environment_are_packed_and_played(
     assert shown["sha256"] == made["sha256"]
     assert shown["report"]["ok"] is True
     assert {task["licence"] for task in shown["tasks"]} == {"MIT"}
+    assert {task["source"] for task in shown["tasks"]} == {f"turngym {turngym.__version__}"}
     listed = said(capsys, "tasks", "list", "mazes.tasks")
     assert listed == said(capsys, "tasks", "list", "text/maze", "--count", "3")
     assert main(["tasks", "show", "mazes.tasks"]) == 0
@@ -49,6 +51,26 @@ def test_tasks_of_an_environment_are_packed_and_played(
     assert next(iter(found.values()))["solved"] == 3, "as many as there are"
     assert main(["check", "task", "mazes.tasks/test/1"]) == 0
     assert main(["envs", "mazes.tasks"]) == 0
+
+
+def test_tasks_of_another_package_are_not_said_to_be_ours_and_want_that_package(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with registered("helpers/Packed-v0", "helpers.envs:LadderEnv") as name:
+        assert main(["tasks", "pack", name, "--count", "1", "--out", "one.tasks"]) == 0
+    assert {task.source for task in read_pack(Path("one.tasks")).manifest.tasks} == {""}
+    assert main(["eval", "one.tasks", "--agent", "expert"]) == 2
+    said = capsys.readouterr().err
+    assert "one.tasks: install the package that brings its environment here: unknown" in said
+    assert "'helpers/Packed-v0'" in said
+
+
+def test_projects_are_shown_with_the_splits_of_their_tasks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (alone,) = said(capsys, "tasks", "show", "sample")
+    assert alone["split"] == "train, test"
+    assert {row["split"] for row in said(capsys, "tasks", "show", "shipped")} == {"train", "test"}
 
 
 def test_an_environment_has_the_tasks_of_the_pack_alone(folder: Path) -> None:

@@ -6,7 +6,6 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import packages_distributions
@@ -216,7 +215,7 @@ def _deeply(subject: EnvSubject, tasks: Sequence[Task], settings: Settings) -> l
     label = tasks[0].id if len(tasks) == 1 else f"{subject.name} in depth"
     with (
         progress(f"checking {label}", None) as advance,
-        ThreadPoolExecutor(settings.parallel) as threads,
+        subject.threads(settings.parallel) as threads,
     ):
         check = partial(check_task, subject, settings=settings, on_check=counted(advance))
         return list(threads.map(check, tasks))

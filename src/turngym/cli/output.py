@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -154,6 +155,9 @@ def lines(error: BaseException) -> list[str]:
         return ["interrupted"]
     if isinstance(error, _ClickError):
         text = error.format_message()
+    elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f"{error.filename}: " if error.filename else ""
+        text = f"{where}the disk is full; free some space, then run the same command again"
     else:
         text = str(error) if isinstance(error, TurnGymError | OSError) else describe(error)
     found = text.strip().splitlines() or [type(error).__name__]

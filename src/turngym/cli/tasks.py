@@ -159,16 +159,19 @@ def _show_projects(place: str, *, as_json: bool) -> None:
             f"{place!r}: wanted one task (text/maze/test/0), a pack, 'shipped', 'sample', or a "
             f"file or folder of SWE tasks; 'turngym tasks list SET' lists any set"
         )
+    tasks = open_tasks(place)
     rows = [
         {
             "project": file.name,
             "version": file.version,
-            "split": file.split,
+            "split": ", ".join(
+                one for one, ids in tasks.ids.items() if {task.id for task in file.tasks} & {*ids}
+            ),
             "tests": len(file.tests),
             "tasks": len(file.tasks),
             "operators": dict(Counter(e.operator for task in file.tasks for e in task.edits)),
         }
-        for file in open_tasks(place).files
+        for file in tasks.files
     ]
     columns = ("project", "version", "split", "tests", "tasks")
     cells = table([one.upper() for one in columns], [[str(r[c]) for c in columns] for r in rows])

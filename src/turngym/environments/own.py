@@ -27,7 +27,7 @@ from gymnasium.envs.registration import load_env_creator
 from turngym import registry
 from turngym.config import load_config
 from turngym.environments import packed
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, UnknownNameError
 from turngym.plugins import import_attribute, import_module
 from turngym.provenance import digest_of, source_digest
 from turngym.registry import EnvEntry, register, register_entry
@@ -231,7 +231,12 @@ def _of_pack(path: Path) -> EnvEntry:
     if not pack.manifest.env:
         place = str(pack.unpacked())
         return _player(id, "turngym.environments.terminal.env:HarborEnv", folder=place)
-    entry = registry.find(pack.manifest.env)
+    try:
+        entry = registry.find(pack.manifest.env)
+    except UnknownNameError as error:
+        raise UnknownNameError(
+            f"{path}: install the package that brings its environment here: {error}"
+        ) from error
     kwargs = {"pack": str(path)}
     register_entry(replace(entry, id=id, entry_point=f"{packed.__name__}:play_pack", kwargs=kwargs))
     return registry.find(id)

@@ -232,11 +232,11 @@ class Packing:
                 for _, one in named
                 for task in ([_core(env).task(*one)] if one else first_tasks(env, self.count))
             ]
-        source = self.source or f"turngym {VERSION}"
+        ours = f"turngym {VERSION}" if entry.id.startswith("turngym/") else ""
         tasks = tuple(
             PackedTask(
                 id=row["id"], split=row["split"], sha256=row["sha256"], licence=self.licence,
-                source=source,
+                source=self.source or ours,
             )
             for row in rows
         )  # fmt: skip

@@ -8,13 +8,14 @@ from functools import cached_property
 from random import Random
 from typing import Generic
 
-from turngym.errors import ConfigError, TaskFault, TurnGymError
+from turngym.errors import ConfigError, TaskFault, TurnGymError, require_known
 from turngym.faults import Boundary
 from turngym.seeding import derive_seed
 from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task, split_of
 from turngym.tasks.problem import P, Problem
 
 _MAX_SAMPLES = 1_000
+_MOST_KNOWN = 10_000
 
 
 class TaskSet(ABC, Generic[P]):
@@ -94,13 +95,14 @@ class GeneratedSet(TaskSet[P]):
             raise ConfigError(f"task set {name}: holds no generator; add one")
         self.generators = generators
         self._seed_name = name if seed_name is None else seed_name
+        self._sampled: dict[str, int] = {}
 
     def problem(self, task: Task) -> P:
         """Return the first problem that the task's seed gives and that belongs to its split.
 
         Raises:
             ConfigError: None was found.
-            TaskFault: A generator raised.
+            TaskFault: A generator raised, or makes another problem than before.
         """
         name = self._seed_name
         rng = Random(derive_seed(task.seed, name) if name else task.seed)
@@ -110,11 +112,22 @@ class GeneratedSet(TaskSet[P]):
                 if not isinstance(problem, Problem):
                     raise TypeError(f"wanted a Problem, got {problem!r:.40}")
                 if self.split(problem) == task.split:
+                    self._must_be_the_same(task.id, problem.content)
                     return problem
         raise ConfigError(
             f"task set {self.name}: no problem of split {task.split!r} in {_MAX_SAMPLES} samples; "
             "a kind with one problem alone can be in one split only"
         )
+
+    def _must_be_the_same(self, id: str, content: str) -> None:
+        """Refuse a problem that is not the one that was asked, or that others of the group have."""
+        if len(self._sampled) >= _MOST_KNOWN:
+            self._sampled.clear()
+        if self._sampled.setdefault(id, hash(content)) != hash(content):
+            raise ValueError(
+                "made two problems of one seed; it must use no random numbers but those of its "
+                "argument, no clock and nothing that changes"
+            )
 
     def sample(self, task: Task, rng: Random) -> P:
         """Return a problem of any split, sampled for ``task``."""
@@ -166,6 +179,10 @@ class ListedSet(TaskSet[P]):
         if not self.problems:
             raise ConfigError(f"{where}: holds no task; add one")
         self._given = splits or {}
+        for id, split in self._given.items():
+            if id not in self.problems:
+                raise ConfigError(f"{where}: 'splits' names {id!r}; there is no such task")
+            require_known(f"split of task {id!r} in {where}", split, SPLITS)
 
     @cached_property
     def ids(self) -> dict[Split, list[str]]:

@@ -1,5 +1,6 @@
 """What commands print: aligned records, numbers with intervals, progress that fits the stream."""
 
+import errno
 import io
 import sys
 from pathlib import Path
@@ -71,3 +72,11 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--out .*file/x: cannot be written to"):
         writable_folder(tmp_path / "file" / "x")
+
+
+@pytest.mark.parametrize(
+    ("where", "said"), [((), "the disk is full"), (("a.html",), "a.html: the disk is full")]
+)
+def test_a_full_disk_is_said_in_words_with_what_to_do(where: tuple[str, ...], said: str) -> None:
+    error = OSError(errno.ENOSPC, "No space left on device", *where)
+    assert output.lines(error) == [f"{said}; free some space, then run the same command again"]

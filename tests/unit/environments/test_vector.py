@@ -1,4 +1,5 @@
 import multiprocessing
+from contextlib import nullcontext
 
 import gymnasium
 import numpy as np
@@ -219,6 +220,28 @@ def test_our_own_errors_in_a_worker_keep_their_type(both):
     _, parallel = both()
     with pytest.raises(ConfigError, match="unknown reset option 'tusk'"):
         parallel.reset(seed=1, options={"tusk": 3})
+
+
+@pytest.mark.parametrize("actions", [("up",), ("up", "up", "up")])
+def test_a_wrong_number_of_actions_moves_no_answer_to_the_next_call(both, actions):
+    for envs in both():
+        envs.reset(seed=1)
+        with pytest.raises(ValueError, match=f"wanted 2 actions, found {len(actions)}"):
+            envs.step(actions)
+        assert envs.call("score") == (0.0, 0.0)
+
+
+def test_all_processes_end_although_one_was_killed(both):
+    for is_waiting in (False, True):
+        _, parallel = both()
+        parallel.reset(seed=1)
+        if is_waiting:
+            parallel.step_async(("up", "up"))
+        parallel.processes[0].kill()
+        parallel.processes[0].join()
+        with pytest.warns(UserWarning, match="pending call") if is_waiting else nullcontext():
+            parallel.close()
+        assert not any(process.is_alive() for process in parallel.processes)
 
 
 def test_stepping_on_after_the_end_is_refused_when_autoreset_is_off(both):

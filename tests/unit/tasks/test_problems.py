@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import re
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -9,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turngym.environments.terminal.env import ShellEnv
+from turngym.environments.text.questions import QuestionEnv
 from turngym.errors import ConfigError, EnvironmentFault, SandboxDied, TaskFault
 from turngym.tasks.base import SPLITS
 from turngym.tasks.problem import (
@@ -64,6 +69,52 @@ async def test_a_judge_may_return_a_truth_a_number_or_a_result():
         assert (await judge(Sum(1, 2, number), ChatRow(), "s")).score == 1.0
     result = JudgeResult(score=0.5, parts={"form": 1.0}, evidence="half of it")
     assert await judge(Sum(1, 2, result), ChatRow(), "s") is result
+
+
+async def cut_off(env: Any, action: str, judging: asyncio.Event) -> None:
+    """Cancel a step of ``env`` while its judge, which sets ``judging``, is at work."""
+    await env.reset(seed=0)
+    assert env.score() == 0.0
+    step = asyncio.ensure_future(env.step(action))
+    await judging.wait()
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    with pytest.raises(TaskFault, match="the time was up before the judge was done"):
+        env.score()
+
+
+class Slow:
+    prompt = "Wait."
+
+    def __init__(self) -> None:
+        self.judging = asyncio.Event()
+
+    async def judge(self, world: Any) -> float:
+        if not self.judging.is_set():
+            self.judging.set()
+            await asyncio.Event().wait()
+        return 0.5
+
+    def expert(self) -> list[str]:
+        return ["true"]
+
+
+async def test_a_judge_that_is_cut_off_leaves_no_score():
+    problem = type("Once", (Slow, AnswerProblem), {})()
+    env = QuestionEnv(tasks=ListedSet("slow", [("one", problem)]))
+    await cut_off(env, "answer 3", problem.judging)
+    await env.reset(seed=0)
+    assert env.score() == 0.0
+
+
+@pytest.mark.extra("bwrap")
+async def test_a_judge_in_a_shell_that_is_cut_off_leaves_no_score():
+    problem = type("Once", (Slow, FileProblem), {})()
+    async with ShellEnv(tasks=ListedSet("slow", [("one", problem)])) as env:
+        await cut_off(env, "submit", problem.judging)
+        end = await env.end_at_limit()  # as Inspect, whose limits end a step, asks once more
+        assert (end.reward, env.score()) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +223,26 @@ def test_a_generator_that_raises_is_a_fault_of_the_task_with_its_place():
         GeneratedSet("sums", [nothing]).problem(tasks.task("test", 0))
     with pytest.raises(ConfigError, match="task set sums: holds no generator; add one"):
         GeneratedSet("sums", [])
+
+
+def test_a_generator_whose_seed_does_not_decide_is_a_fault_of_the_task():
+    numbers = itertools.count()
+    tasks = GeneratedSet("sums", [lambda rng: Sum(next(numbers), 0)])
+    tasks.problem(tasks.task("test", 0))
+    with pytest.raises(TaskFault, match="generator: ValueError: made two problems"):
+        tasks.problem(tasks.task("test", 0))
+
+
+@pytest.mark.parametrize(
+    ("splits", "says"),
+    [
+        ({"a": "dev"}, "unknown split of task 'a' in here.toml 'dev'. Known: test, train"),
+        ({"b": "test"}, "here.toml: 'splits' names 'b'; there is no such task"),
+    ],
+)
+def test_a_split_of_no_name_or_of_no_task_is_refused(splits: Any, says: str):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        ListedSet("sums", [("a", Sum(1, 1))], where="here.toml", splits=splits)
 
 
 def test_a_single_problem_is_for_test():

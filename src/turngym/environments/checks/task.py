@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from typing import Any
 
 import gymnasium
 
 from turngym.check_report import Broken, CheckReport, NotRun
 from turngym.environments.core.actions import Action
-from turngym.errors import ConfigError, TurnGymError
+from turngym.environments.gym.face import GymFace
+from turngym.errors import ConfigError, EnvironmentFault, TurnGymError
 from turngym.tasks.base import Split, Task
 from turngym.tasks.check.subject import Moves, Played, as_expert, hand_in, silent
 
@@ -30,6 +32,8 @@ _FAR = (1 << 30) - 1
 _ENDLESS = 20
 """Tasks of an endless split that are looked at where no number is given."""
 _ELSEWHERE_S = 300.0
+_EPISODE_S = 600.0
+"""Longest episode: what takes longer, a judge that hangs for one, is a finding."""
 
 
 class EnvSeat:
@@ -85,6 +89,8 @@ class EnvSubject:
     def __init__(self, make: Callable[[], AnyEnv], name: str, *, is_named: bool = False) -> None:
         self.name, self.make, self._is_named = name, make, is_named
         self._idle: SimpleQueue[AnyEnv] = SimpleQueue()
+        self._busy: list[AnyEnv] = []
+        self._is_stopped = False
 
     def tasks(self, split: Split, limit: int | None) -> list[Task]:
         """Return the first tasks of a split, to a limit; None for all, of an endless one some."""
@@ -104,7 +110,7 @@ class EnvSubject:
 
     def play(self, task: Task, moves: Moves, *, name: str, max_turns: int = 500) -> Played:
         """Play the moves of one episode up to ``max_turns``; for several threads at once."""
-        with self._env() as env:
+        with self._env() as env, _limited(env):
             return play(env, task, moves, name=name, max_turns=max_turns)
 
     def expert_elsewhere(self, task: Task, *, hash_seed: int, clock_s: float) -> Played:
@@ -150,15 +156,56 @@ class EnvSubject:
                 return
 
     @contextmanager
+    def threads(self, number: int) -> Iterator[ThreadPoolExecutor]:
+        """Give threads that play; Ctrl-C in the block ends their episodes, and begins no more."""
+        with ThreadPoolExecutor(number) as threads:
+            try:
+                yield threads
+            except BaseException:
+                self._is_stopped = True
+                threads.shutdown(wait=False, cancel_futures=True)
+                for env in [*self._busy]:
+                    _interrupt(env)
+                raise
+
+    @contextmanager
     def _env(self) -> Iterator[AnyEnv]:
+        if self._is_stopped:
+            raise EnvironmentFault("the check was stopped")
         try:
             env = self._idle.get_nowait()
         except Empty:
             env = self.make()
+        self._busy.append(env)
         try:
             yield env
         finally:
+            self._busy.remove(env)
             self._idle.put(env)
+
+
+@contextmanager
+def _limited(env: AnyEnv) -> Iterator[None]:
+    """Interrupt what the block does with ``env``, again and again, once it took too long."""
+    done = Event()
+
+    def watch() -> None:
+        is_done = done.wait(_EPISODE_S)
+        while not is_done:
+            _interrupt(env)
+            is_done = done.wait(1.0)
+
+    Thread(target=watch, name="turngym-check-limit", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _interrupt(env: AnyEnv) -> None:
+    """Cancel what another thread waits for in ``env``; plain Python code has nothing to cancel."""
+    if isinstance(face := env.unwrapped, GymFace):
+        face.interrupt()
 
 
 def play(env: AnyEnv, task: Task, moves: Moves, *, name: str, max_turns: int = 500) -> Played:
@@ -184,7 +231,9 @@ def play(env: AnyEnv, task: Task, moves: Moves, *, name: str, max_turns: int = 5
             if over:
                 break
     except Exception as error:  # noqa: BLE001 - a fault of the task is what is looked for
-        found |= {"fault": f"{type(error).__name__}: {error}", "score": None}
+        is_late = time.perf_counter() - started > _EPISODE_S
+        late = f"the episode took more than {_EPISODE_S:g} s; " if is_late else ""
+        found |= {"fault": f"{late}{type(error).__name__}: {error}", "score": None}
     else:
         found["score"] = info.get("score") if over else 0.0
     parts = info.get("reward_parts") if over else None
@@ -223,7 +272,7 @@ def check_tasks(
         return own
 
     try:
-        with ThreadPoolExecutor(max(1, min(parallel, len(todo)))) as threads:
+        with played.threads(max(1, min(parallel, len(todo)))) as threads:
             waiting = [threads.submit(check, task) for task in todo]
             for done in as_completed(waiting):
                 if on_task is not None:

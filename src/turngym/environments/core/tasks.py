@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any, ClassVar
 
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.episode import EpisodeCore, opened
+from turngym.errors import TaskFault
 from turngym.tasks.base import Split, Task
 from turngym.tasks.problem import Script, World, expert_script, judge
 from turngym.tasks.sets import TaskSet
+
+AT_WORK = math.nan
+"""The score while a judge looks; an episode that is cut off there has none."""
+
+
+def judged_score(score: float | None) -> float | None:
+    """Return ``score``.
+
+    Raises:
+        TaskFault: The episode was cut off before its judge was done.
+    """
+    if score is not None and math.isnan(score):
+        raise TaskFault("the time was up before the judge was done; give the episode more of it")
+    return score
 
 
 class TaskSetEnv(EpisodeCore):
@@ -82,11 +98,12 @@ class StoppedEnv(TaskSetEnv):
         if action.name not in ("stop", "answer"):
             return None
         answer = str(action.arguments["text"]) if action.name == "answer" else None
+        self._score = AT_WORK
         result = await judge(self.problem, self.world(answer), self._task_id)
         self._score = result.score
         info = {"problem": result.evidence, "parts": dict(result.parts)}
         text = self.last_words[result.score < 1]
         return Outcome(text=text, reward=result.score, terminated=True, info=info)
 
-    def score(self) -> float:
-        return self._score
+    def score(self) -> float | None:
+        return judged_score(self._score)

@@ -114,6 +114,17 @@ class _WholeInfos:
 
     num_envs: int
 
+    def step(self, actions: Any) -> Any:
+        """Carry out one action in each environment.
+
+        Raises:
+            ValueError: There are more or fewer actions. None is carried out: Gymnasium would carry
+                out the first, and take their answers for those of the next call.
+        """
+        if len(actions) != self.num_envs:
+            raise ValueError(f"step: wanted {self.num_envs} actions, found {len(actions)}")
+        return super().step(actions)  # type: ignore[misc]
+
     def _add_info(
         self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int
     ) -> dict[str, Any]:
@@ -146,6 +157,14 @@ class TurnSyncVectorEnv(_WholeInfos, _Sync):
 
 class TurnAsyncVectorEnv(_WholeInfos, _Async):
     """Gymnasium's ``AsyncVectorEnv`` with whole infos and errors as they were raised."""
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """End all processes, also where one of them was killed and cannot answer."""
+        try:
+            super().close_extras(timeout, terminate)
+        except (EOFError, ConnectionError):
+            self._state = AsyncState.DEFAULT
+            super().close_extras(timeout, terminate=True)
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         failures = [self.error_queue.get() for success in successes if not success]

@@ -11,13 +11,13 @@ from turngym.environments.core.actions import Action, ActionStyle, InvalidAction
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.episode import opened
 from turngym.environments.core.limits import WallClockLimit
-from turngym.environments.core.tasks import TaskSetEnv
+from turngym.environments.core.tasks import AT_WORK, TaskSetEnv
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.workspace.base import Budget, WorkspaceEnv
 from turngym.environments.workspace.host import closed_on_failure
 from turngym.environments.workspace.tools import Done
 from turngym.environments.workspace.world import EndWorld, StartWorld
-from turngym.errors import ConfigError, TaskFault
+from turngym.errors import TaskFault
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Task
@@ -130,8 +130,10 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         return str(action.arguments.get("command", "")).strip() == str(command).strip()
 
     async def judge(self) -> Outcome:
+        before = self.problem.total(self._results) if self._results else 0.0
+        self._score = AT_WORK
         result = await judge(self.problem, await self._world(), self._task_id)
-        before, self._results = self._score or 0.0, (*self._results, result)
+        self._results = (*self._results, result)
         self._score = self.problem.total(self._results)
         info: dict[str, Any] = {"problem": result.evidence}
         if result.parts:
@@ -174,14 +176,17 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         """Return the script's next command, then ``submit``.
 
         Raises:
-            ConfigError: A command cannot be said as a call.
+            TaskFault: A command cannot be said as a call.
         """
         command = self._next()
         if command is None:
             return self.say("submit")
         text = self.say("bash", command=str(command))
-        if not self._is_next(self.action_format.parse(text)):  # it would be said again for ever
-            raise ConfigError(f"{self.name}: the expert's script cannot be said as a call of bash")
+        is_said = self._is_next(self.action_format.parse(text))  # else it would be, again for ever
+        if not (is_said and isinstance(command, str)):
+            raise TaskFault(
+                f"task {self._task_id}: expert: {command!r:.60} cannot be said as a call of bash"
+            )
         return text
 
     def own_state(self) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from turngym.environments.core.actions import Action, ActionStyle, Commands, in_style
 from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind
-from turngym.environments.core.tasks import TaskSetEnv
+from turngym.environments.core.tasks import AT_WORK, TaskSetEnv, judged_score
 from turngym.tasks.base import Task
 from turngym.tasks.problem import AnswerProblem, AnswerWorld, judge, set_up
 from turngym.tasks.scorers.answers import UNKNOWN
@@ -60,15 +60,15 @@ class QuestionEnv(TaskSetEnv, AsyncTurnEnv):
         return Outcome(text=problem.prompt, info=truth)
 
     async def turn(self, action: Action) -> Outcome:
-        self._given = str(action.arguments["text"])
+        self._given, self._score = str(action.arguments["text"]), AT_WORK
         result = await judge(self.problem, AnswerWorld(answer=self._given), self._task_id)
         self._score = result.score
         text = "right." if result.score == 1 else "not right."
         info: dict[str, Any] = {"problem": result.evidence, "parts": dict(result.parts)}
         return Outcome(text=text, reward=self._score, terminated=True, info=info)
 
-    def score(self) -> float:
-        return self._score
+    def score(self) -> float | None:
+        return judged_score(self._score)
 
     def legal_actions(self) -> list[str]:
         """Return a menu of one answer, which says that none is known; any other will do too."""
@@ -78,6 +78,8 @@ class QuestionEnv(TaskSetEnv, AsyncTurnEnv):
         return str(self.problem.prompt)
 
     def answer(self, ground_truth: str) -> str:
+        if isinstance(self.action_format, Commands):  # a command is one line
+            ground_truth = " ".join(ground_truth.splitlines())
         return self.action_format.render(Action(name="answer", arguments={"text": ground_truth}))
 
     def expert_action(self) -> str:

@@ -22,7 +22,8 @@ from turngym.environments.web.expert_view import ExpertView, as_stage
 from turngym.environments.web.observation import PageView, address_text, page_text
 from turngym.environments.web.session import WebSession
 from turngym.environments.web.settings import Settings
-from turngym.errors import EnvironmentFault
+from turngym.errors import EnvironmentFault, EpisodeError, TaskFault
+from turngym.faults import Boundary
 from turngym.tasks.base import Task
 
 BROWSING = (
@@ -358,10 +359,15 @@ class ProblemWebEnv(StoppedEnv, WebEnv):
         return await self._open_host().run(self.judge(Action(name="stop")))
 
     def expert_action(self) -> str:
-        """Return the script's action of this turn, then ``stop``."""
+        """Return the script's action of this turn, then ``stop``.
+
+        Raises:
+            TaskFault: The script's step is no action.
+        """
         self._said = len(self.episode.done)
         if (step := self._next()) is None:
             return self.say("stop")
         view = ExpertView(self.goal, self.view, tuple(self.episode.done))
-        name, arguments = as_stage(step)(view)
-        return self.say(name, **arguments)
+        with Boundary(f"task {self._task_id}: expert, step {step!r:.60}", TaskFault, EpisodeError):
+            name, arguments = as_stage(step)(view)
+            return self.say(name, **arguments)

@@ -24,6 +24,7 @@ from turngym.environments.core.actions import Action, ActionStyle, InvalidAction
 from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind
 from turngym.environments.core.episode import opened
 from turngym.environments.core.limits import TurnLimit
+from turngym.environments.core.tasks import judged_score
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.host import BackendName, SandboxHost
 from turngym.environments.workspace.tools import Done, Tool, ToolJson, ToolText
@@ -332,7 +333,7 @@ class WorkspaceEnv(AsyncTurnEnv):
 
     def score(self) -> float | None:
         """Return 1 when what was submitted is right; 0 before anything was."""
-        return self._score
+        return judged_score(self._score)
 
     def state_key(self) -> str:
         """Return a digest of the task and of the contents of every file that was changed."""

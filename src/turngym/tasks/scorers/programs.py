@@ -37,12 +37,15 @@ def rewards_of(as_json: bytes | None, as_text: bytes | None) -> dict[str, float]
     """
     if as_json is None and as_text is None:
         raise FileNotFoundError("no reward file was written")
-    found = json.loads(as_json) if as_json is not None else float(as_text or b"")
+    try:
+        found = json.loads(as_json) if as_json is not None else float(as_text or b"")
+    except ValueError as error:
+        raise ValueError(f"the reward file holds no number: {str(error)[:200]}") from None
     parts = found if isinstance(found, dict) else {"reward": found}
     if not parts or not all(
         isinstance(one, int | float) and math.isfinite(one) for one in parts.values()
     ):
-        raise ValueError(f"wanted finite numbers as rewards, got {found!r}")
+        raise ValueError(f"wanted finite numbers as rewards, got {found!r:.200}")
     return {name: float(one) for name, one in parts.items()}
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import closing
 from functools import partial
-from threading import Barrier
+from threading import Barrier, Event
 from types import SimpleNamespace
 
+import pytest
+
 from turngym.cli import check as command
+from turngym.environments.checks import task as playing
 from turngym.environments.checks.task import EnvSubject
+from turngym.environments.gym.face import as_gym
 from turngym.environments.gym.registration import make
+from turngym.environments.text.questions import QuestionEnv
 from turngym.tasks.check import check
 from turngym.tasks.check.checks import Settings, TaskChecks
-from turngym.tasks.check.subject import Played
+from turngym.tasks.check.subject import Played, as_expert
+from turngym.tasks.problem import AnswerProblem
+from turngym.tasks.sets import ListedSet
 
 WAIT_S = 60.0
 """A barrier that is not met breaks after this, and the test fails with it."""
@@ -42,3 +51,46 @@ def test_tasks_are_checked_in_depth_side_by_side_and_reported_in_order(monkeypat
     monkeypatch.setattr(check, "check_task", check_task)
     assert command._deeply(subject, tasks, Settings()) == [task.id for task in tasks]
     subject.close()
+
+
+class Hanging(AnswerProblem):
+    prompt = "Wait."
+    judging = Event()
+
+    async def judge(self, world):
+        self.judging.set()
+        await asyncio.Event().wait()
+
+    def expert(self):
+        return ["yes"]
+
+
+def hanging() -> EnvSubject:
+    """Return a subject whose judge never ends."""
+    Hanging.judging.clear()
+    tasks = ListedSet("hanging", [("one", Hanging())])
+    return EnvSubject(lambda: as_gym(QuestionEnv(tasks=tasks)), "hanging")
+
+
+def test_a_judge_that_never_ends_is_found(monkeypatch):
+    monkeypatch.setattr(playing, "_EPISODE_S", 0.01)
+    with closing(hanging()) as subject:
+        played = subject.play(subject.task("test", 0), as_expert, name="expert")
+    assert "the episode took more than 0.01 s" in played.fault
+
+
+def test_ctrl_c_ends_what_is_played_and_begins_nothing_more():
+    with closing(hanging()) as subject:
+        play = partial(subject.play, subject.task("test", 0), as_expert, name="expert")
+
+        def interrupted():
+            with subject.threads(1) as threads:
+                played.extend(threads.submit(play) for _ in range(9))
+                assert Hanging.judging.wait(WAIT_S)
+                raise KeyboardInterrupt
+
+        played = []
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert "the call was cancelled" in played[0].result().fault
+        assert all(one.cancelled() for one in played[1:])
