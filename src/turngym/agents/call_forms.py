@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from os.path import commonprefix
 from typing import Any, Protocol
 
@@ -108,22 +109,24 @@ class CallReader:
         if text.rfind(THOUGHT) >= begin:  # a thought that is not closed
             return ReadAnswer(said=text, calls=())
         begin = max(begin, text.find(self.opening, begin) if self.opening else 0)
-        types = {
-            str(tool["function"]["name"]): tool["function"]
-            .get("parameters", {})
-            .get("properties", {})
-            for tool in tools
-        }
-        calls = []
-        for call in self.form.find(text[begin:], types):
-            calls.append(call)
-            if len(calls) == MAX_CALLS:
-                break
+        calls = [*islice(self.form.find(text[begin:], _types(tools)), MAX_CALLS)]
         if not calls:
             return ReadAnswer(said=text, calls=())
         said = text[: begin + calls[0].start].rstrip()
         opening = self.opening.replace(NAME, calls[0].name)
         return ReadAnswer(said=said.removesuffix(opening).rstrip(), calls=tuple(calls))
+
+
+def _types(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the parameters' schemas by tool; clients may describe tools in any way."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for tool in tools:
+        function = tool.get("function")
+        if isinstance(function, Mapping):
+            parameters = function.get("parameters")
+            properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+            found[str(function.get("name"))] = properties if isinstance(properties, Mapping) else {}
+    return found
 
 
 def reader_of(written: str) -> CallReader | None:

@@ -189,6 +189,18 @@ def test_types_of_bare_values_are_those_of_the_tool() -> None:
     }  # fmt: skip
 
 
+def test_tools_that_are_described_in_another_way_are_no_error() -> None:
+    one = renderer("tags")
+    assert one.tools is not None
+    text = "<function=go><parameter=way>7</parameter></function>"
+    odd: list[Any] = [
+        {}, {"function": 3}, {"function": {"name": "go"}}, {"function": {"name": "x", "parameters": 1}},
+        {"function": {"name": "y", "parameters": {"properties": []}}},
+    ]  # fmt: skip
+    [call] = one.tools.reader.read(text, odd).calls
+    assert call.arguments == {"way": "7"}
+
+
 def test_lines_of_a_value_stay_and_sloppy_blanks_do_not_matter() -> None:
     one = renderer("tags")
     assert one.tools is not None
