@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -14,7 +14,8 @@ import pytest
 
 import turngym
 from helpers.models import policy, tokenizer
-from helpers.tools import TOOLS, WALKS, Scripted, renderer, sampled
+from helpers.tools import TOOLS, WALKS, Scripted, renderer, sampled, template
+from helpers.tools import tokenizer as tokenizer_of
 from turngym.agents.call_forms import FoundCall
 from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.chat.prompting import ChatMessage
@@ -347,3 +348,16 @@ async def test_tools_are_shown_and_called_as_the_template_does_and_no_token_is_r
     del rows[-1]
     [(prompt, _)] = await ask(other)
     assert [*prompt, *answers[-1]] == read
+
+
+async def test_a_conversation_that_the_template_refuses_is_the_clients_to_mend() -> None:
+    refuses = "{% if messages | length > 6 %}{{ raise_exception('too long') }}{% endif %}"
+    one = Renderer(tokenizer_of(refuses + template("object")))
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "a"}] * 7}
+    async with (
+        serving(PolicyServer(cast("Any", Scripted()), one, name="tiny").app()) as url,
+        httpx.AsyncClient(base_url=url) as client,
+    ):
+        reply = await client.post("/v1/chat/completions", json=asked)
+    assert reply.status_code == 400
+    assert "too long" in reply.json()["error"]["message"]

@@ -194,7 +194,8 @@ def test_tools_that_are_described_in_another_way_are_no_error() -> None:
     assert one.tools is not None
     text = "<function=go><parameter=way>7</parameter></function>"
     odd: list[Any] = [
-        {}, {"function": 3}, {"function": {"name": "go"}}, {"function": {"name": "x", "parameters": 1}},
+        {}, {"function": 3}, {"function": {"name": "go"}},
+        {"function": {"name": "x", "parameters": 1}},
         {"function": {"name": "y", "parameters": {"properties": []}}},
     ]  # fmt: skip
     [call] = one.tools.reader.read(text, odd).calls

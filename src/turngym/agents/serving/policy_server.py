@@ -38,6 +38,7 @@ from turngym.agents.serving.http import (
     Access,
     BadRequest,
     EventStream,
+    error_response,
     event,
     guarded_app,
     json_response,
@@ -53,7 +54,7 @@ from turngym.agents.serving.requests import (
 )
 from turngym.agents.serving.weights import WeightRoutes
 from turngym.agents.tool_calls import said_beside, with_tools
-from turngym.errors import PolicyFault
+from turngym.errors import ConfigError, PolicyFault
 from turngym.seeding import derive_seed
 from turngym.types import Message
 
@@ -131,7 +132,9 @@ class PolicyServer:
             ("POST", "/v1/completions", self._completion),
             *(self._training.routes() if self._training is not None else ()),
         ]
-        return guarded_app(routes, self._access, failed={PolicyFault: _fault})
+        return guarded_app(
+            routes, self._access, failed={PolicyFault: _fault, ConfigError: _refused}
+        )
 
     async def _health(self, request: Request) -> Response:
         return json_response({"status": "ok", "version": self._engine.version})
@@ -361,6 +364,11 @@ class _Call:
         if self._asked.returns_usage:
             chunks.append(self._chunk([]) | {"usage": answer.usage})
         return chunks
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    """Answer a conversation that the chat template refuses."""
+    return error_response(BadRequest(str(error)))
 
 
 def _fault(request: Request, error: Exception) -> Response:
