@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -117,9 +116,15 @@ class Renderer:
         """How tools are called; None where they are described in words."""
         self.form = AnswerForm()
         self._closing = self._probe()
+        self.no_tools = ""
+        """Why a template that knows tools cannot be used for them."""
         if tool_calls is not False:
-            with suppress(*() if tool_calls else (ConfigError,)):
+            try:
                 self.tools = ToolTemplate(tokenizer, header=self.form.header)
+            except ConfigError as error:
+                if tool_calls:
+                    raise
+                self.no_tools = str(error) if "tools" in str(tokenizer.chat_template) else ""
         closings = [str(tokenizer.eos_token), *([self.tools.closing] if self.tools else ())]
         self._closing_ids = frozenset(tokenizer.convert_tokens_to_ids(closings))
         special = [str(one) for one in tokenizer.added_tokens_decoder.values() if one.special]

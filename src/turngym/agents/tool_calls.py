@@ -142,8 +142,8 @@ class ToolTemplate:
     def _refusal(self, why: str) -> ConfigError:
         name = self._tokenizer.name_or_path
         return ConfigError(
-            f"tool_calls: the chat template of {name!r} cannot be used for tools: {why}; leave "
-            "tool_calls out to have tools described in words"
+            f"tool_calls: the chat template of {name!r} cannot be used for tools: {why}; set "
+            "tool_calls=false to have tools described in words"
         )
 
     def _row(self, calls: Sequence[FoundCall], said: str = "") -> ChatRow:

@@ -377,8 +377,25 @@ def test_a_template_that_cannot_is_left_alone_or_refused(text: str, why: str) ->
     made = tokenizer(text)
     assert Renderer(made).tools is None
     assert Renderer(tokenizer(template("object")), tool_calls=False).tools is None
-    with pytest.raises(ConfigError, match=f"tool_calls: .*{why}.*; leave tool_calls out"):
+    with pytest.raises(ConfigError, match=f"tool_calls: .*{why}.*; set tool_calls=false"):
         Renderer(made, tool_calls=True)
+
+
+def test_why_tools_are_described_in_words_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    one = Renderer(tokenizer(LAST_QUESTION.replace("CALL", CALLS["object"])))
+    engine = Scripted(*[one.closed("go")] * 4)
+
+    async def play() -> None:
+        for _ in range(2):
+            agent = ChatAgent(EngineModel(engine, one, sampling=Sampling()))
+            session = agent.start(CONTEXT)
+            for _ in range(2):
+                await session.act({"text": "a"}, {"tools": TOOLS})
+
+    asyncio.run(play())
+    [said_once] = [record.getMessage() for record in caplog.records]
+    assert said_once.startswith("tools are described in words: tool_calls: the chat template")
+    assert "it rewrites earlier messages" in said_once
 
 
 CONTEXT = EpisodeContext(env_id="e", task_id="t", seed=1, instructions="a b", rules="a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -34,6 +35,8 @@ from turngym.errors import PolicyFault
 from turngym.seeding import derive_seed
 from turngym.tracing import is_tracing, note, traced
 from turngym.types import Message, Turn, after_thoughts
+
+logger = logging.getLogger(__name__)
 
 _SMALL = 2**16
 """Bytes of a picture that is kept at once, in a millisecond or two. A thread makes the order of
@@ -301,6 +304,9 @@ class EngineConversation:
     ) -> Completion:
         """Return the answer to ``messages``; where the template shows no tools they must."""
         self._tools = tools if self._renderer.tools is not None else ()
+        if tools and self._renderer.no_tools:
+            logger.warning("tools are described in words: %s", self._renderer.no_tools)
+            self._renderer.no_tools = ""  # said once
         if self._resumed:
             _, self._end = self._renderer.answer(self._resumed, self._tools)
             self._resumed = ()
