@@ -289,6 +289,19 @@ def test_a_conversation_that_outgrows_the_context_is_truncated_not_broken(tmp_pa
     assert result.after.sampled.truncated > 0
 
 
+def test_a_context_without_room_for_an_answer_is_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = {"warm_start": {"episodes": 0}, "evaluation": {"held_out_tasks": 4}}
+    settings = SETTINGS | small | {"agent": {"system": "Answer. " * 9}}
+    with pytest.raises(
+        TrainingError, match=r"no conversation has room .* model\.context=18 tokens"
+    ):
+        train(config(settings, "model.context=18", "run.steps=1"), tmp_path / "none")
+    train(config(SETTINGS | small, "model.context=18", "run.steps=0"), tmp_path / "some")
+    assert "4 of 4 episodes were cut at model.context=18 tokens" in caplog.text
+
+
 def test_an_unknown_environment_is_named_before_anything_is_made(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'lab/signals'"):
         train(config(SMALL, "env.id=lab/signal"), tmp_path / "run")

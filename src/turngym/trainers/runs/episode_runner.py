@@ -26,7 +26,7 @@ from turngym.environments.core.spaces import ShownText
 from turngym.environments.gym.hosts import Isolation
 from turngym.environments.gym.ray_workers import RayWorkers
 from turngym.environments.gym.registration import make, make_expert_match, named
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, TrainingError
 from turngym.pictures import PictureFolder
 from turngym.registry import find
 from turngym.rollouts.evaluation.evaluate import evaluate
@@ -38,7 +38,7 @@ from turngym.tasks.base import Split, Task
 from turngym.tracing import traced
 from turngym.trainers.selection.policy import TaskPool
 from turngym.trainers.settings.train import EnvPart, EnvShare, TrainConfig
-from turngym.types import Trajectory
+from turngym.types import StopReason, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -324,7 +324,28 @@ class EpisodeRunner:
                 "%s: %d of %d episodes broke and are not counted; the first: %s",
                 *(what, len(broken), len(played), first),
             )
+        self._say_what_does_not_fit(what, played)
         return played
+
+    def _say_what_does_not_fit(self, what: str, played: Sequence[Trajectory]) -> None:
+        """Warn where most conversations outgrew the context.
+
+        Raises:
+            TrainingError: None has room for a turn.
+        """
+        context = self._config.model.context
+        cut = [one for one in played if one.stop_reason is StopReason.TRUNCATED_CONTEXT]
+        if cut and len(cut) == len(played) and not any(one.turns for one in cut):
+            raise TrainingError(
+                f"{what}: no conversation has room for an answer in model.context={context} "
+                "tokens; set it to more"
+            )
+        if 2 * len(cut) > len(played):
+            logger.warning(
+                "%s: %d of %d episodes were cut at model.context=%d tokens; set it to more, or "
+                "agent.history to a shorter one",
+                *(what, len(cut), len(played), context),
+            )
 
     def _tasks(self, split: Split, count: int, *, first: int = 0) -> list[Task]:
         """Return tasks of all environments in turn, from number ``first`` of each."""
