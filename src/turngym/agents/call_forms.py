@@ -330,13 +330,12 @@ def _with_ends(head: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str]
 
 def _value(text: str, schema: Any) -> Any:
     """Return what ``text`` stands for where ``schema`` says what it is; else as it is."""
-    schema = schema if isinstance(schema, Mapping) else {}
-    kinds = schema.get("type") or [
-        one.get("type") for one in schema.get("anyOf", ()) if isinstance(one, Mapping)
-    ]
+    given = schema if isinstance(schema, Mapping) else {}
+    parts = [given, *(given.get("anyOf") or ())]
+    kinds = {str(one["type"]) for one in parts if isinstance(one, Mapping) and one.get("type")}
     cdata = _CDATA.fullmatch(text)
     text = text if cdata is None else cdata[1]
-    if not kinds or "string" in kinds:
+    if not kinds or any("string" in kind for kind in kinds):  # a list of types holds it, too
         return text
     for read in (json.loads, ast.literal_eval):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):

@@ -240,9 +240,22 @@ class Renderer:
             turn: With its tokens.
             messages: What was said to it.
         """
-        sampled = [token for span in turn.spans if span.sampled for token in span.token_ids]
         messages = as_result(messages) if turn.action.tool_calls else messages
-        return self.continuation(messages, self.answer(sampled)[1])
+        return self.continuation(messages, self.end_of(turn))
+
+    def end_of(self, turn: Turn, tools: Sequence[Mapping[str, Any]] = ()) -> AnswerEnd:
+        """Return how the answer of ``turn`` ended, which has tokens.
+
+        Args:
+            turn: As it was sampled, or given as a context.
+            tools: What it could call.
+        """
+        sampled = [token for span in turn.spans if span.sampled for token in span.token_ids]
+        if sampled:
+            return self.answer(sampled, tools)[1]
+        # Which of its tokens are the answer's is not known any more, but the last one is.
+        calls = [FoundCall(name=call.name, arguments=None) for call in turn.action.tool_calls]
+        return AnswerEnd(turn.spans[-1].token_ids[-1] in self._closing_ids, tuple(calls))
 
     def action(self, text: str) -> tuple[int, ...]:
         """Return the tokens of an action with its end token, as if it had been sampled.

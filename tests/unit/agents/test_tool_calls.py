@@ -175,17 +175,18 @@ def test_types_of_bare_values_are_those_of_the_tool() -> None:
         "text": {"type": "string"}, "number": {"type": "number"}, "flag": {"type": "boolean"},
         "many": {"type": "array"}, "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
         "perhaps": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "both": {"type": ["integer", "string"]}, "odd": {"type": 3, "anyOf": None},
     }  # fmt: skip
     tool = function_tool("set", "Set.", kinds, [])
     given = {
         "text": "12", "number": "1.5", "flag": "True", "many": "['a', 1]", "either": "7",
-        "perhaps": "7", "unknown": "3", "number2": "x",
+        "perhaps": "7", "unknown": "3", "number2": "x", "both": "7", "odd": "x",
     }  # fmt: skip
     body = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in given.items())
     [call] = one.tools.reader.read(f"<function=set>\n{body}</function>", [tool]).calls
     assert call.arguments == {
         "text": "12", "number": 1.5, "flag": True, "many": ["a", 1], "either": "7", "perhaps": 7,
-        "unknown": "3", "number2": "x",
+        "unknown": "3", "number2": "x", "both": "7", "odd": "x",
     }  # fmt: skip
 
 
@@ -433,17 +434,19 @@ def test_an_agent_shows_tools_once_and_results_as_results_and_resumes_the_same()
     whole = rendered(one.tokenizer, rows, generate=True, tools=TOOLS) + "done<|im_end|>"
     assert one.tokenizer.decode(engine.read_ids[0]) == whole
 
-    async def resume(upto: int) -> list[int]:
+    async def resume(upto: int, *, as_context: bool) -> list[int]:
         other = Scripted(*answers[upto:], one.closed("done"))
-        session = ChatAgent(EngineModel(other, one, sampling=Sampling())).start(CONTEXT)
+        session: Any = ChatAgent(EngineModel(other, one, sampling=Sampling())).start(CONTEXT)
         for place in range(upto):
-            session.replay(seen[place], {"tools": TOOLS} if place == 0 else {}, turns[place])
+            turn = turns[place].as_context() if as_context else turns[place]
+            session.replay(seen[place], {"tools": TOOLS} if place == 0 else {}, turn)
         for place in range(upto, len(seen)):
             await session.act(seen[place], {})
         return other.read_ids[-1]
 
     for upto in range(1, len(seen)):
-        assert asyncio.run(resume(upto)) == engine.read_ids[0], upto
+        for as_context in (False, True):
+            assert asyncio.run(resume(upto, as_context=as_context)) == engine.read_ids[0], upto
 
 
 def test_a_history_that_is_cut_keeps_its_calls_as_calls() -> None:

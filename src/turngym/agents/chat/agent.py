@@ -296,8 +296,8 @@ class EngineConversation:
         self._session: Session = engine.open(seed)
         self._end: AnswerEnd | None = None  # None before the first answer
         self._tools: Sequence[Mapping[str, Any]] = ()
-        self._resumed: Sequence[int] = ()
-        """An answer of an earlier process, until the tools that it could call are known."""
+        self._resumed: Turn | None = None
+        """One of an earlier process, until the tools that it could call are known."""
 
     async def complete(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
@@ -307,9 +307,8 @@ class EngineConversation:
         if tools and self._renderer.no_tools:
             logger.warning("tools are described in words: %s", self._renderer.no_tools)
             self._renderer.no_tools = ""  # said once
-        if self._resumed:
-            _, self._end = self._renderer.answer(self._resumed, self._tools)
-            self._resumed = ()
+        if self._resumed is not None:
+            self._end, self._resumed = self._renderer.end_of(self._resumed, self._tools), None
         pictures = [entry.image for entry in messages if entry.image is not None]
         if self._renderer.vision is None or sum(one.size for one in pictures) <= _SMALL:
             new = self._seen(messages)
@@ -364,13 +363,13 @@ class EngineConversation:
         if not ids:
             raise ValueError("the turn has no tokens to resume from")
         self._session.read(ids, sampled=turn.num_sampled_tokens)
-        self._resumed = ids[len(ids) - turn.num_sampled_tokens :]
+        self._resumed = turn
 
     async def restart(self) -> None:
         """Forget everything; the next messages open a conversation, with the next seed."""
         await awaited(self._session.close())
         self._seed += 1
-        self._session, self._end, self._resumed = self._engine.open(self._seed), None, ()
+        self._session, self._end, self._resumed = self._engine.open(self._seed), None, None
 
     def close(self) -> Awaitable[None] | None:
         """Free the engine's session."""
