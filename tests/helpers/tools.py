@@ -131,9 +131,11 @@ class Scripted:
     ) -> Generation:
         ids = tuple(self.answers.pop(0))
         self.read_ids[-1] += [*new_ids, *ids]
-        return Generation(
+        generation = Generation(
             token_ids=ids, logprobs=(0.0,) * len(ids), versions=(0,) * len(ids), finish="end"
         )
+        generation.report(on_token)
+        return generation
 
     def read(self, token_ids: Sequence[int], *, sampled: int) -> None:
         self.read_ids[-1] += token_ids

@@ -361,3 +361,34 @@ async def test_a_conversation_that_the_template_refuses_is_the_clients_to_mend()
         reply = await client.post("/v1/chat/completions", json=asked)
     assert reply.status_code == 400
     assert "too long" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_headers_and_thoughts_of_an_answer_stand_as_usual_in_a_chat(stream: bool) -> None:
+    parts = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}{% if m.role == 'assistant' %}"
+        "<|observe|>final{% endif %}<|im_sep|>{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant{% endif %}"
+    )
+    one = Renderer(tokenizer_of(parts))
+    ids = one.closed("<|observe|>final<|im_sep|>go")
+    body = {"model": "tiny", "stream": stream}
+    async with (
+        serving(PolicyServer(cast("Any", Scripted(ids, ids)), one, name="tiny").app()) as url,
+        httpx.AsyncClient(base_url=url) as client,
+    ):
+        rows = [{"role": "user", "content": "a"}]
+        chat = await client.post("/v1/chat/completions", json=body | {"messages": rows})
+        text = await client.post("/v1/completions", json=body | {"prompt": "a"})
+    if not stream:
+        assert chat.json()["choices"][0]["message"]["content"] == "go"
+        assert text.json()["choices"][0]["text"] == "finalgo"
+        return
+    found = []
+    for reply in (chat, text):
+        events = [json.loads(line[6:]) for line in reply.text.splitlines() if line[6:7] == "{"]
+        choices = [one["choices"][0] for one in events]
+        found.append(
+            "".join(str(c.get("text") or c.get("delta", {}).get("content", "")) for c in choices)
+        )
+    assert found == ["go", "finalgo"]

@@ -275,8 +275,7 @@ class _Call:
         server = self._server
         renderer = server._renderer
         called, end = renderer.answer(generation.token_ids, self._tools)
-        usual = renderer.form.is_usual
-        text = renderer.decode_action(generation.token_ids) if usual else called.content
+        text = called.content if self._has_parts else renderer.decode_action(generation.token_ids)
         too_deep = any(nests_too_deep(call.arguments) for call in called.tool_calls)
         if called.tool_calls and not too_deep:
             message = replace(called, content=said_beside(called))
@@ -302,7 +301,12 @@ class _Call:
     @property
     def _is_held(self) -> bool:
         """Whether text is sent when all of it is there: it may be a call, a header or a thought."""
-        return bool(self._tools) or not self._server._renderer.form.is_usual
+        return bool(self._tools) or self._has_parts
+
+    @property
+    def _has_parts(self) -> bool:
+        """Whether an answer of a chat has headers, or thoughts between marks of the model's own."""
+        return self._messages is not None and not self._server._renderer.form.is_usual
 
     @property
     def _returns_logprobs(self) -> bool:
