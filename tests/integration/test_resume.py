@@ -171,7 +171,8 @@ def test_a_run_that_was_asked_to_stop_saves_says_so_and_ends_the_same(
     out = tmp_path / "run"
     done = stop_at(out, [str(file)], line="reinforcement 3", number=signal.SIGINT)
     assert done.returncode == 130
-    assert done.stderr.strip() == f"{out}: interrupted and saved; the same command resumes it"
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == f"{out}: interrupted and saved; the same command resumes it"
     newest = latest_checkpoint(out / "checkpoints")
     assert newest is not None
     assert newest.name.split("-")[1] == "train"

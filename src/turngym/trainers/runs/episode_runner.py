@@ -177,6 +177,7 @@ class EpisodeRunner:
         except BaseException:
             self.close()
             raise
+        self._is_short = False  # of context, and said so
         self._mix = Mix(config)
         self.env_id = self._grounds[0].env_id
         self.make_env = {ground.env_id: ground.make_env for ground in self._grounds}
@@ -340,7 +341,8 @@ class EpisodeRunner:
                 f"{what}: no conversation has room for an answer in model.context={context} "
                 "tokens; set it to more"
             )
-        if 2 * len(cut) > len(played):
+        if 2 * len(cut) > len(played) and not self._is_short:
+            self._is_short = True
             logger.warning(
                 "%s: %d of %d episodes were cut at model.context=%d tokens; set it to more, or "
                 "agent.history to a shorter one",
