@@ -281,9 +281,10 @@ async def _expert_episodes(
             else:
                 played = await runner.expert_episodes(expert, count=count)
         except ConfigError as error:
+            if start.trajectories:
+                raise ConfigError(f"warm_start.trajectories: {error}") from error
             whose = ", ".join(what for what, number in wanted.items() if number)
-            what = "they are" if start.trajectories else "the expert plays"
-            raise ConfigError(f"{error} ({what} for {whose})") from error
+            raise ConfigError(f"{error} (the expert plays for {whose})") from error
         if all(one.stop_reason.is_error for one in played):
             raise TrainingError(
                 f"{folder.path}: every one of the expert's {count} episodes broke, so there is "
@@ -328,7 +329,7 @@ def _recorded_episodes(
                 found.append(_with_pictures(one, pictures, runner.pictures))
     why = ", ".join(f"{number} {what}" for what, number in left.most_common())
     if not found:
-        raise ConfigError(f"warm_start.trajectories: nothing to imitate; left out: {why or 'none'}")
+        raise ConfigError(f"nothing to imitate; left out: {why or 'none'}")
     if why or len(found) > count:
         logger.warning(
             "warm_start.trajectories: %d episodes of %d are imitated; left out: %s",
