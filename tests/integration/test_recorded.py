@@ -130,7 +130,7 @@ def test_nothing_to_imitate_is_one_line(tmp_path: Path) -> None:
         "warm_start.trajectories: nothing to imitate; left out: 4 of tasks that this run measures "
         "on"
     )
-    with pytest.raises(ConfigError, match="^warm_start.trajectories: .*gone: there is no such"):
+    with pytest.raises(ConfigError, match=r"^warm_start.trajectories: .*gone: there is no such"):
         train(config(tmp_path / "gone"), tmp_path / "run2")
 
 
