@@ -134,7 +134,7 @@ def test_nothing_to_imitate_is_one_line(tmp_path: Path) -> None:
         train(config(tmp_path / "gone"), tmp_path / "run2")
 
 
-@pytest.mark.extra("PIL", "torchvision")
+@pytest.mark.extra("PIL")
 def test_pictures_of_a_teacher_come_along(tmp_path: Path) -> None:
     theirs = PictureFolder(tmp_path / "teacher")
     image = np.full((8, 8, 3), 7, dtype=np.uint8)
