@@ -17,8 +17,9 @@ import torch
 
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import build_tiny_model, train_tokenizer
+from turngym.agents.engine.models import build_tiny_model
 from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -23,8 +23,8 @@ import torch
 import transformers
 
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import train_tokenizer
 from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.trainers.update.forward import micro_batches, read_tokens, score
 
 PROMPT = "key north east. exits north"

@@ -60,7 +60,8 @@ def score(actions: Sequence[str]) -> float:
 def save_model(folder: Path) -> None:
     """Write the model that both sides train, and its tokenizer."""
     from turngym.agents.engine.config import TinyModelConfig
-    from turngym.agents.engine.models import build_tiny_model, save_model_dir, train_tokenizer
+    from turngym.agents.engine.models import build_tiny_model, save_model_dir
+    from turngym.agents.engine.small_tokenizer import train_tokenizer
 
     tokenizer = train_tokenizer([" ".join(WORDS)] * 4, MODEL["vocab_size"])
     tokenizer.add_tokens([f"<extra-{i}>" for i in range(MODEL["vocab_size"] - len(tokenizer))])

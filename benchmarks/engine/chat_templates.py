@@ -23,7 +23,7 @@ from shutil import unpack_archive
 from typing import Any
 
 from turngym.agents.call_forms import ID, FoundCall
-from turngym.agents.engine.models import train_tokenizer
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.agents.rendering import CLOSED, Renderer
 from turngym.agents.templates import ChatRow, prepare, rendered
 from turngym.agents.tool_calls import action_text, called_row, result_row

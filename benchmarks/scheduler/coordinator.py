@@ -40,8 +40,8 @@ from turn_costs import Numbers, Sampler, Windows
 
 from harness import RESULTS, ROOT, machine, put_section, versions
 from turngym.agents.chat.agent import ChatAgent, EngineModel
-from turngym.agents.engine.models import train_tokenizer
 from turngym.agents.engine.protocol import Generation, OnToken, Sampling
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.agents.policy import ContextOverflow, EpisodeContext
 from turngym.agents.rendering import Renderer
 from turngym.environments.core.actions import Action, Commands

@@ -117,7 +117,8 @@ def play_trl(plan: Plan, trouble: str) -> dict[str, Any]:
     from trl.chat_template_utils import qwen3_chat_template  # type: ignore[import-not-found]
 
     from turngym.agents.engine.config import TinyModelConfig
-    from turngym.agents.engine.models import build_tiny_model, train_tokenizer
+    from turngym.agents.engine.models import build_tiny_model
+    from turngym.agents.engine.small_tokenizer import train_tokenizer
 
     made: list[Env] = []
 

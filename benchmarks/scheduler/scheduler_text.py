@@ -16,8 +16,9 @@ from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.chat.prompting import PlainPrompting
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import build_tiny_model, train_tokenizer
+from turngym.agents.engine.models import build_tiny_model
 from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.agents.rendering import Renderer
 from turngym.environments.gym.registration import make
 from turngym.rollouts.scheduler.config import BudgetConfig, SchedulerConfig

@@ -9,8 +9,9 @@ from turngym.agents.chat.agent import ChatAgent, EngineModel, EngineT
 from turngym.agents.chat.prompting import PlainPrompting
 from turngym.agents.engine.config import Architecture, TinyModelConfig
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import build_tiny_model, train_tokenizer
+from turngym.agents.engine.models import build_tiny_model
 from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.agents.rendering import Renderer
 
 TEXTS = ("key north east. exits north west.", "go north", "go east", "got key. door south.")

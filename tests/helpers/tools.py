@@ -7,8 +7,8 @@ from typing import Any
 
 from helpers.models import TEXTS
 from turngym.agents.call_forms import FoundCall
-from turngym.agents.engine.models import train_tokenizer
 from turngym.agents.engine.protocol import Generation, OnToken, Sampling
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.agents.rendering import Renderer
 from turngym.agents.templates import prepare, rendered
 from turngym.agents.tool_calls import called_row

@@ -17,7 +17,7 @@ import trl
 from datasets import Dataset
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from turngym.agents.engine.models import train_tokenizer
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.api.trl import trl_environment, trl_rows
 
 ENV = "text/guessnumber"

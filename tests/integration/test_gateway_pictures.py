@@ -16,8 +16,9 @@ from helpers.outside import CONTROL, Bench, bench, gateway
 from helpers.raw_http import send
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import build_tiny_model, train_tokenizer
+from turngym.agents.engine.models import build_tiny_model
 from turngym.agents.engine.protocol import vision_of
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.agents.rendering import Renderer
 from turngym.pictures import PictureFolder, data_url, name_of
 from turngym.records import read_trajectories

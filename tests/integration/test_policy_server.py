@@ -22,8 +22,9 @@ from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.config import ChatConfig, CompletionsConfig
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import build_tiny_model, train_tokenizer
+from turngym.agents.engine.models import build_tiny_model
 from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import CompletionsEngine, RemoteChat
 from turngym.agents.rendering import Renderer
@@ -234,7 +235,7 @@ async def test_half_a_unicode_pair_in_a_tool_call_is_read_as_a_question_mark() -
         openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0, timeout=900) as client,
     ):
         answer: Any = await client.chat.completions.create(messages=rows, **asked)
-    assert '{"text": "?"}' in tokenizer().decode(answer.prompt_token_ids)
+    assert 'say(text="?")' in tokenizer().decode(answer.prompt_token_ids)
 
 
 async def test_wrong_key_is_refused() -> None:

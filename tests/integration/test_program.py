@@ -20,8 +20,9 @@ from turngym.agents.call_forms import FoundCall
 from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import build_tiny_model, train_tokenizer
+from turngym.agents.engine.models import build_tiny_model
 from turngym.agents.engine.protocol import Sampling, vision_of
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.agents.rendering import Renderer
 from turngym.agents.templates import rendered
 from turngym.agents.tool_calls import action_text, called_row, result_row, with_tools

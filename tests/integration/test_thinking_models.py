@@ -8,7 +8,8 @@ from typing import Any
 import turngym
 from helpers.cli import TINY_RUN
 from helpers.models import TEXTS, model
-from turngym.agents.engine.models import save_model_dir, train_tokenizer
+from turngym.agents.engine.models import save_model_dir
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.records import read_trajectories
 from turngym.trainers.runs.checkpoints import find_model
 

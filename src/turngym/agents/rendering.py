@@ -377,6 +377,7 @@ class Renderer:
         return self._encode(self._text(messages, generate=True, tools=shown))
 
     def _encode(self, text: str) -> tuple[int, ...]:
+        text = text.encode(errors="replace").decode()  # of a unicode pair a half is no text
         if self.vision is None:
             return self._encode_text(text)
         return self.vision.encode(text, self._encode_text)

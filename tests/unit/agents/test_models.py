@@ -110,7 +110,8 @@ def test_threads_may_make_the_first_models_of_a_process_at_once() -> None:
     program = """
 import threading
 from turngym.agents.engine.config import TinyModelConfig
-from turngym.agents.engine.models import build_tiny_model, train_tokenizer
+from turngym.agents.engine.models import build_tiny_model
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 errors, start = [], threading.Barrier(8)
 def make():
     start.wait()

@@ -25,8 +25,9 @@ from transformers import (
 
 from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder, make_decoder
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import IMAGE, SMALL_VISION_TEMPLATE, seeded, train_tokenizer
+from turngym.agents.engine.models import IMAGE, seeded
 from turngym.agents.engine.protocol import Sampling, vision_of
+from turngym.agents.engine.small_tokenizer import SMALL_VISION_TEMPLATE, train_tokenizer
 from turngym.agents.engine.vision import Vision, give_vision
 from turngym.agents.rendering import CLOSED, Renderer
 from turngym.agents.templates import written_picture

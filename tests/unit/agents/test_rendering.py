@@ -46,7 +46,7 @@ def test_remembered_tokens_are_those_of_the_same_messages_only() -> None:
     renderer = Renderer(tokenizer())
     said = [
         [user("key north.")],
-        [Message(role="tool", content="key north.")],
+        [Message(role="assistant", content="key north.")],
         [user("key"), user("north.")],
         [user("key north. " * 200)],
     ]

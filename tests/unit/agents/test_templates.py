@@ -11,8 +11,9 @@ from turngym.agents.chat.agent import EngineModel
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.engine.config import ChatTemplateConfig
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import load_tokenizer, save_model_dir, train_tokenizer
+from turngym.agents.engine.models import load_tokenizer, save_model_dir
 from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.agents.rendering import AnswerEnd, Renderer
 from turngym.agents.templates import prepare, rendered
 from turngym.errors import ConfigError

