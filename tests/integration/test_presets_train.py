@@ -1,4 +1,7 @@
-"""``turngym train demo algo=NAME`` for every preset: one small update, or one line."""
+"""``turngym train demo algo=NAME`` for every preset: one small update, or one line.
+
+The recipe ``tools``, where actions are calls in the way of the chat template, for one of each kind.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import pytest
 
 from turngym.cli.main import main
 from turngym.config import toml_files
+from turngym.records import read_trajectories
 from turngym.trainers.metrics import read_metrics
 
 LACK = ("igpo", "sweet")
@@ -32,16 +36,27 @@ TRIES_FIRST = "a_star_po"
 """It tries every task before it trains: here two tasks, and a second update."""
 SHOWN = {"archer_demos": "advantage.critic", "spa_offline": "rewards.0"}
 """They learn from 64 episodes of the expert: here from four."""
+CALLING = ("archer", "gigpo", "infopo")
+"""A critic, states that come back, questions put to the policy."""
+
+
+def imitated(recipe: str, out: Path, *settings: str) -> Path:
+    """Return the model with which every method begins."""
+    short = ["model.layers=1", "model.heads=1", "warm_start.episodes=8", "run.steps=0"]
+    assert main(["train", recipe, *FEW, *short, *settings, "--out", str(out)]) == 0
+    return next(out.glob("**/model.safetensors")).parent
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Imitate for three steps; every method begins with this model."""
-    out = tmp_path_factory.mktemp("start")
-    tiny = ["model.hidden=16", "model.layers=1", "model.heads=1", "model.vocab_size=270"]
-    short = ["warm_start.episodes=8", "warm_start.max_steps=3", "run.steps=0"]
-    assert main(["train", "demo", *FEW, *tiny, *short, "--out", str(out)]) == 0
-    return next(out.glob("**/model.safetensors")).parent
+    tiny = ["model.hidden=16", "model.vocab_size=270", "warm_start.max_steps=3"]
+    return imitated("demo", tmp_path_factory.mktemp("start"), *tiny)
+
+
+@pytest.fixture(scope="module")
+def calling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    small = ["model.hidden=48", "warm_start.max_steps=40", "warm_start.target_success=1"]
+    return imitated("tools", tmp_path_factory.mktemp("calling"), *small, "warm_start.lr=4e-3")
 
 
 def shorter(name: str) -> list[str]:
@@ -56,12 +71,27 @@ def shorter(name: str) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_demo_trains_with_the_preset_alone(name: str, start: Path, tmp_path: Path) -> None:
+def begun(recipe: str, name: str, start: Path, out: Path) -> list[str]:
     begin = ["model.type=pretrained", f"model.path={start}", "model.context=512"]
     short = ["warm_start.episodes=0", "run.steps=1", *shorter(name)]
-    command = ["train", "demo", f"algo={name}", *FEW, *begin, *short, "--out", str(tmp_path)]
-    assert main(command) == 0
+    return ["train", recipe, f"algo={name}", *FEW, *begin, *short, "--out", str(out)]
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_actions_may_be_calls_in_the_way_of_the_chat_template(
+    name: str, calling: Path, tmp_path: Path
+) -> None:
+    command = begun("tools", name, calling, tmp_path)
+    assert main([*command, "rollout.max_new_tokens=12", "run.steps=2"]) == 0
+    played = read_trajectories(tmp_path / "trajectories" / "train-000000.jsonl")
+    turns = [turn for episode in played for turn in episode.turns]
+    assert any(turn.action.tool_calls for turn in turns)
+    assert any("train/loss" in row for row in read_metrics(tmp_path / "metrics.jsonl"))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_demo_trains_with_the_preset_alone(name: str, start: Path, tmp_path: Path) -> None:
+    assert main(begun("demo", name, start, tmp_path)) == 0
     assert json.loads((tmp_path / "config.json").read_text())["config"]["algo"]["name"] == name
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert any("rollout/turns_mean" in row for row in rows)
