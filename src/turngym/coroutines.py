@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from types import CoroutineType, FrameType
 from typing import Any, TypeVar
 
-from turngym.errors import Interrupted
+from turngym.errors import Interrupted, SecondSignal
 
 logger = logging.getLogger(__name__)
 
@@ -227,7 +227,8 @@ def cancelled_by_signals() -> Iterator[None]:
 
     Inside the block SIGINT and SIGTERM cancel the task that entered it, wherever it next waits;
     code between two waits is never cut in half. A second signal raises ``KeyboardInterrupt`` on the
-    spot. Outside of the main thread, where Python allows no handlers, the task is ``stoppable``.
+    spot, which is no fault of what it cuts off. Outside of the main thread, where Python allows no
+    handlers, the task is ``stoppable``.
     """
     task = asyncio.current_task()
     if task is None or threading.current_thread() is not threading.main_thread():
@@ -242,7 +243,7 @@ def cancelled_by_signals() -> Iterator[None]:
         nonlocal asked
         if asked:
             restore()  # before asyncio takes back its own, which it does only where it stands
-            raise KeyboardInterrupt
+            raise SecondSignal
         asked = True
         loop.call_soon_threadsafe(task.cancel)
 

@@ -135,6 +135,10 @@ class Interrupted(TrainingError):
     """What a shell reports for a program that was interrupted."""
 
 
+class SecondSignal(KeyboardInterrupt):
+    """The user asked again for an end, and gets it on the spot; no error of ours, and no fault."""
+
+
 class RecordError(TurnGymError, ValueError):
     """A trajectory file is unreadable or of a newer format."""
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from turngym.errors import EpisodeError
+from turngym.errors import EpisodeError, SecondSignal
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +133,8 @@ def is_from_signal(error: BaseException) -> bool:
     Signals arrive in the main thread alone, between any two instructions. Then a handler is in the
     traceback; Python's own for SIGINT leaves no frame, and no statement that raises.
     """
+    if isinstance(error, SecondSignal):
+        return True
     if threading.current_thread() is not threading.main_thread():
         return False
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -9,7 +9,8 @@ import signal
 import pytest
 
 from turngym.coroutines import cancelled_by_signals
-from turngym.errors import Interrupted
+from turngym.errors import EnvironmentFault, Interrupted
+from turngym.faults import Boundary
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -40,6 +41,16 @@ def test_a_second_signal_stops_on_the_spot() -> None:
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(work())
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_second_signal_is_no_fault_of_what_it_cuts_off() -> None:
+    async def work() -> None:
+        with cancelled_by_signals(), Boundary("judge", EnvironmentFault):
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(work())
 
 
 def test_what_a_second_signal_cut_off_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
