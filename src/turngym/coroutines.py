@@ -7,12 +7,12 @@ import inspect
 import logging
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import CoroutineType, FrameType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from turngym.errors import Interrupted, SecondSignal
 
@@ -87,6 +87,40 @@ async def forked(n: int, clone: Callable[[], T], restore: Callable[[T], Any]) ->
             await awaited(child.close())
         raise
     return children
+
+
+COMPUTING: dict[int, str] = {}
+"""What each thread, by its ident, computes just now of what it awaits as ``Named``."""
+
+
+class Named(Generic[T]):
+    """Awaits ``work``; while it computes, and not while it waits, ``COMPUTING`` has its ``name``.
+
+    What is awaited in ``work`` may be ``Named`` once more.
+    """
+
+    def __init__(self, name: str, work: Awaitable[T]) -> None:
+        self._name, self.work = name, work
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        thread = threading.get_ident()
+        steps = self.work.__await__()
+        resume: Callable[[Any], Any] = steps.send
+        answer: Any = None
+        while True:
+            outer = COMPUTING.get(thread, "")
+            COMPUTING[thread] = self._name
+            try:
+                found = resume(answer)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            finally:
+                COMPUTING[thread] = outer
+            try:
+                resume, answer = steps.send, (yield found)
+            except BaseException as error:  # noqa: BLE001 - it is for the work
+                resume, answer = steps.throw, error
 
 
 Work = Callable[[], Coroutine[Any, Any, T]]

@@ -18,13 +18,14 @@ dialogue and offers a world.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, Protocol, SupportsFloat, TypeVar
 
-from turngym.coroutines import awaited
+from turngym.coroutines import Named, awaited
 from turngym.errors import ConfigError, EpisodeError, TaskFault
 from turngym.faults import Boundary
 
@@ -148,6 +149,9 @@ class Problem(ABC, Generic[W]):
 
     played_by: ClassVar[str] = ""
     """The environment that plays such problems, ``module:Class``; its argument is ``tasks``."""
+    limit_s: ClassVar[float | None] = 600.0
+    """Longest run of ``set_up`` and of ``judge``, in seconds; None where neither waits, or each
+    thing that they wait for has a limit of its own."""
     prompt: str
     """What is asked. What is wanted must follow from it and from what the agent can see."""
 
@@ -271,8 +275,28 @@ class AnswerProblem(Problem[World]):
     """A question; its scripts are one answer."""
 
     played_by = "turngym.environments.text.questions:QuestionEnv"
+    limit_s = None
     truth: str | None = None
     """The answer, where there is one; credit may ask how likely the policy finds it."""
+
+
+async def _limited(problem: Problem[W], call: Callable[[W], Any], world: W) -> Any:
+    """Return what a call of the problem's own code gives in the time that it has."""
+    work = Named(f"{call.__name__} of {type(problem).__name__}", _called(call, world))
+    if problem.limit_s is None:
+        return await work
+    limit = asyncio.timeout(problem.limit_s)
+    try:
+        async with limit:
+            return await work
+    except TimeoutError:
+        if limit.expired():
+            raise TimeoutError(f"took more than {problem.limit_s:g} s, its limit_s") from None
+        raise
+
+
+async def _called(call: Callable[[W], Any], world: W) -> Any:
+    return await awaited(call(world))
 
 
 async def set_up(problem: Problem[W], world: W, name: str) -> None:
@@ -284,10 +308,10 @@ async def set_up(problem: Problem[W], world: W, name: str) -> None:
         name: What messages call it, usually the task's id.
 
     Raises:
-        TaskFault: Its own code raised.
+        TaskFault: Its own code raised, or took longer than its ``limit_s``.
     """
     with Boundary(f"task {name}: set_up", TaskFault, EpisodeError):
-        await problem.set_up(world)
+        await _limited(problem, problem.set_up, world)
 
 
 async def judge(problem: Problem[W], world: W, name: str) -> JudgeResult:
@@ -299,10 +323,11 @@ async def judge(problem: Problem[W], world: W, name: str) -> JudgeResult:
         name: What messages call it, usually the task's id.
 
     Raises:
-        TaskFault: The judge raised, or returned no number in [0, 1]; with file and line.
+        TaskFault: The judge raised, took longer than its ``limit_s``, or returned no number in
+            [0, 1]; with file and line.
     """
     with Boundary(f"task {name}: judge", TaskFault, EpisodeError):
-        found = await awaited(problem.judge(world))
+        found = await _limited(problem, problem.judge, world)
         if isinstance(found, JudgeResult):
             return found
         if not isinstance(found, SupportsFloat):  # a truth or a number, NumPy's too

@@ -11,12 +11,14 @@ import pytest
 from gymnasium.wrappers import TimeLimit
 
 from helpers.envs import AsyncLadderEnv, LadderEnv, make_ladder
+from turngym.coroutines import COMPUTING
 from turngym.environments.core.env import Outcome
 from turngym.environments.gym.face import as_gym
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
 from turngym.rollouts.scheduler.config import DeadlineConfig
 from turngym.rollouts.scheduler.pool import EnvPool, Isolation, open_all
 from turngym.tasks.base import Task
+from turngym.tasks.problem import FileProblem, judge
 from turngym.trainers.settings.train import RolloutConfig
 
 HANG = "break hang"
@@ -297,6 +299,39 @@ async def test_an_environment_that_blocks_the_event_loop_is_named_once(
     assert len(caplog.messages) == len(named)
 
 
+class Sleeper(FileProblem):
+    """A judge that blocks."""
+
+    prompt = "Sleep."
+
+    async def judge(self, world: Any) -> float:
+        await asyncio.sleep(0.01)
+        time.sleep(0.8)
+        return 1.0
+
+    def expert(self) -> list[str]:
+        return ["true"]
+
+
+async def test_a_judge_that_blocks_the_event_loop_is_named_and_not_its_environment(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Judged(AsyncLadderEnv):
+        async def turn(self, action: Any) -> Any:
+            await judge(Sleeper(), None, "sleeper")  # type: ignore[type-var]
+            return await super().turn(action)
+
+    pool = EnvPool(Judged, size=1)
+    lease = await pool.lease()
+    await lease.reset(seed=0)
+    await lease.step("up")
+    lease.release()
+    await pool.close()
+    assert [text.split(",")[0] for text in caplog.messages] == [
+        "judge of Sleeper blocks the event loop"
+    ]
+
+
 class Patient(AsyncLadderEnv):
     """Waits as it should, and lets what it is told through."""
 
@@ -325,7 +360,7 @@ async def test_a_watched_call_waits_raises_and_is_cancelled_as_it_would_alone(
         async with asyncio.timeout(0.02):
             await lease.step("up")
     assert Patient.told == ["cancelled"]
-    assert pool.watch.inside == ""
+    assert not any(COMPUTING.values())
     lease.release(broken=True)
     await pool.close()
     assert caplog.messages == []

@@ -100,6 +100,30 @@ class Slow:
         return ["true"]
 
 
+class Waiting(FileProblem):
+    """Waits for ever for something of its own."""
+
+    limit_s = 0.05
+    prompt = "Wait."
+
+    async def set_up(self, world: Any) -> None:
+        await asyncio.sleep(3600)
+
+    async def judge(self, world: Any) -> float:
+        raise TimeoutError("of its own")
+
+    def expert(self) -> list[str]:
+        return ["true"]
+
+
+async def test_the_tasks_own_code_has_a_time_limit() -> None:
+    says = "task w: set_up: TimeoutError: took more than 0.05 s, its limit_s"
+    with pytest.raises(TaskFault, match=says):
+        await set_up(Waiting(), None, "w")  # type: ignore[type-var]
+    with pytest.raises(TaskFault, match=r"task w: judge: TimeoutError: of its own \(test_problems"):
+        await judge(Waiting(), None, "w")  # type: ignore[type-var]
+
+
 async def test_a_judge_that_is_cut_off_leaves_no_score():
     problem = type("Once", (Slow, AnswerProblem), {})()
     env = QuestionEnv(tasks=ListedSet("slow", [("one", problem)]))

@@ -21,6 +21,7 @@ _MOST_HUNKS = 10
 class RepairProblem(FileProblem):
     """A project with a fault; hidden tests judge the agent's changes in fresh sandboxes."""
 
+    limit_s = None
     base: Mapping[str, bytes | None]
     """Files at the start."""
     wanted: Delta

@@ -8,13 +8,13 @@ import os
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Collection, Generator
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from turngym.coroutines import Uncut, awaited
+from turngym.coroutines import COMPUTING, Named, Uncut, awaited
 from turngym.environments.core.env import Observation, Step
 from turngym.environments.core.episode import Outcome
 from turngym.environments.core.spaces import Info
@@ -268,17 +268,16 @@ async def close_all(pools: Collection[EnvPool]) -> None:
 
 
 class BlockWatch:
-    """Names each kind of environment, once, that blocks the event loop in which it is played.
+    """Names each kind of environment or judge, once, that blocks the event loop of its episode.
 
-    Its thread looks at the thread of the loop again and again: one that stands in an environment,
+    Its thread looks at the thread of the loop again and again: one that stands in one of them,
     and neither ran nor could have run since the last look, waits there for something outside. It
     goes by what calls say of themselves: the frames of a thread that runs may end while another
     one reads them, which has crashed Python 3.11.
     """
 
     def __init__(self) -> None:
-        self.inside = ""
-        """Class of the environment in which the loop's thread is just now; "" for none."""
+        self._loop_thread = threading.get_ident()
         self._schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self._blocked_s: defaultdict[str, float] = defaultdict(float)
         self._ended = threading.Event()
@@ -289,7 +288,7 @@ class BlockWatch:
     def watched(self, env: AsyncEnv, work: Awaitable[T]) -> Awaitable[T]:
         """Return ``work`` of an environment, watched."""
         owner = env.env.unwrapped if isinstance(env, InlineEnv) else env
-        return _Marked(self, type(owner).__qualname__, work)
+        return Named(type(owner).__qualname__, work)
 
     def close(self) -> None:
         """Stop watching."""
@@ -314,42 +313,18 @@ class BlockWatch:
         return (int(running) + int(ready)) / 1e9
 
     def _note(self, seconds: float) -> None:
-        kind = self.inside
+        kind = COMPUTING.get(self._loop_thread)
         if not kind:
             return
         before = self._blocked_s[kind]
         self._blocked_s[kind] += seconds
         if before < _BLOCKED_S <= self._blocked_s[kind]:
             logger.warning(
-                "%s blocks the event loop, which holds up all other episodes: set blocks = True in "
-                "its class, await what it waits for, or use isolation 'thread' or 'process'",
+                "%s blocks the event loop, which holds up all other episodes: await what it waits "
+                "for, set blocks = True in the environment's class, or use isolation 'thread' or "
+                "'process'",
                 kind,
             )
-
-
-class _Marked(Generic[T]):
-    """Awaits ``work``; while it computes, and not while it waits, ``watch.inside`` is ``kind``."""
-
-    def __init__(self, watch: BlockWatch, kind: str, work: Awaitable[T]) -> None:
-        self._watch, self._kind, self.work = watch, kind, work
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        steps = self.work.__await__()
-        resume: Callable[[Any], Any] = steps.send
-        answer: Any = None
-        while True:
-            self._watch.inside = self._kind
-            try:
-                awaited = resume(answer)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            finally:
-                self._watch.inside = ""
-            try:
-                resume, answer = steps.send, (yield awaited)
-            except BaseException as error:  # noqa: BLE001 - it is for the work
-                resume, answer = steps.throw, error
 
 
 class Lease:

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 from turngym.errors import ConfigError
 from turngym.tasks.base import SPLITS, Split
@@ -72,6 +73,7 @@ class HarborProblem(FileProblem):
         without_network: Play it although it wants a network, which it does not get.
     """
 
+    limit_s: ClassVar[float | None] = None
     folder: Path
     number: int = 0
     without_network: bool = False

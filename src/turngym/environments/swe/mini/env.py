@@ -119,6 +119,7 @@ class MiniProblem(Problem[MiniWorld]):
     """A project with one wrong line."""
 
     played_by: ClassVar[str] = "turngym.environments.swe.mini.env:MiniEnv"
+    limit_s: ClassVar[float | None] = None
     right: Program
     wrong: Program
     path: str
