@@ -77,6 +77,12 @@ def test_letter_case_and_blanks_of_a_command_do_not_matter(action, data):
     assert WORLD.parse(shouted) == action
 
 
+def test_blanks_inside_of_text_to_type_and_of_raw_text_stay() -> None:
+    format = Commands({"answer": "answer {text...:raw}", "type": "type {what...:text} now"})
+    assert format.parse("> answer   x  y\tz").arguments == {"text": "x  y\tz"}
+    assert format.parse('type  " a  b "   now').arguments == {"what": " a  b "}
+
+
 @given(st.lists(ACTIONS, min_size=1, max_size=4))
 def test_the_last_call_counts(actions):
     text = " and then ".join(TOOLS.render(action) for action in actions)

@@ -73,7 +73,8 @@ class Commands:
 
     Each command is a template: words stand for themselves, ``{x}`` takes one word, ``{x:int}`` an
     integer, ``{x:a|b}`` one of the listed words, ``{x...}`` the rest of the line. Letter case and
-    repeated blanks do not matter; captured values are lower-cased unless ``keep_case``. When the
+    repeated blanks do not matter; captured values have single blanks and are lower-cased unless
+    ``keep_case``. When the
     text has several lines, the last non-empty one counts (so an agent may think first), or the
     last line of the last fenced block; a leading ``Action:`` or ``>`` is dropped.
 
@@ -83,7 +84,7 @@ class Commands:
     An argument loses one pair of quotes around the whole of it, unless the same quotes stand
     inside: ``answer "45.50"`` answers 45.50, and ``answer "a" or "b"`` keeps its quotes. To mean
     quotes, give them twice: ``answer ""45.50""``. ``{x...:text}`` is text to type, which loses
-    double quotes only, and ``{x...:raw}`` keeps all.
+    double quotes only, and ``{x...:raw}`` keeps all; both keep the blanks inside.
 
     Args:
         templates: Command name to template, for example ``{"go": "go {direction:north|south}"}``.
@@ -177,6 +178,7 @@ class Commands:
 
     def _meant(self, slot: _Slot, text: str) -> str:
         """Return what is meant by ``text`` in a slot: see ``Commands``."""
+        text = text.strip() if slot.kind in ("text", "raw") else " ".join(text.split())
         inner = unquoted(text, slot.quotes)
         has_stop = inner == text and slot.is_last and (slot.kind == "word" or not self.keep_case)
         return _FULL_STOP.sub("", text) if has_stop else inner
@@ -369,15 +371,15 @@ def _slot_pattern(name: str, slot: re.Match[str]) -> str:
     elif kind == "int":
         body = r"[+-]?\d{1,18}"
     elif "|" in kind:
-        body = "|".join(re.escape(choice) for choice in kind.split("|"))
+        body = "|".join(_words(choice) for choice in kind.split("|"))
     else:
         raise ConfigError(f"command {name!r}: unknown slot kind {kind!r}; wanted int or a|b|c")
     return f"(?P<{slot['name']}>{body})"
 
 
 def _words(text: str) -> str:
-    """Return a pattern for fixed words; the line that it is matched with has single blanks."""
-    return re.sub(r"(?:\\?\s)+", " ", re.escape(text))
+    """Return a pattern for fixed words, with any blanks between them."""
+    return re.sub(r"(?:\\?\s)+", r"\\s++", re.escape(text))
 
 
 def _shown(template: str) -> str:
@@ -389,13 +391,12 @@ def _shown(template: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    """Return the last non-empty line, without a lead or code marks, with single blanks."""
+    """Return the last non-empty line, without a lead or code marks."""
     if "```" in text:
         fences = _FENCE.findall(text)
         text = fences[-1] if fences else text
     line = next((line for line in reversed(text.splitlines()) if line and not line.isspace()), "")
-    line = LEAD.sub("", line.strip()).strip().strip("`")
-    return " ".join(line.split())
+    return LEAD.sub("", line.strip()).strip().strip("`").strip()
 
 
 def _last_call(text: str) -> dict[str, Any] | None:
