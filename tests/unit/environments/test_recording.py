@@ -5,6 +5,7 @@ from helpers.envs import LadderEnv, registered
 from helpers.writers import at_once, record_ladders
 from turngym.environments.core.limits import TurnLimit
 from turngym.environments.gym.wrappers import RecordTurns, limited
+from turngym.errors import ConfigError
 from turngym.records import read_trajectories
 from turngym.rollouts.replay import restore
 from turngym.types import StopReason
@@ -43,6 +44,11 @@ def test_an_episode_is_written_when_it_ends_with_all_that_was_seen(path):
     assert made.turns[0].state_key == made.turns[1].state_key == info["state_key"]
     assert made.turns[2].state_key == first[-1]["state_key"]
     assert made.spans == ()
+
+
+def test_what_shows_no_text_is_refused_before_it_is_played(path):
+    with pytest.raises(ConfigError, match=r"RecordTurns: .* shows Discrete\(16\), wanted a dict"):
+        RecordTurns(gymnasium.make("FrozenLake-v1"), path)
 
 
 def test_a_limit_is_recorded_as_such(path):

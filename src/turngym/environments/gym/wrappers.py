@@ -178,9 +178,18 @@ class RecordTurns(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
     Args:
         env: What to wrap.
         path: File of JSON lines; made with its folders if missing, otherwise appended to.
+
+    Raises:
+        ConfigError: What the environment shows is no text.
     """
 
     def __init__(self, env: TextEnv, path: str | os.PathLike[str]) -> None:
+        space: gymnasium.Space[Any] = env.observation_space
+        if not (isinstance(space, gymnasium.spaces.Dict) and "text" in space.spaces):
+            raise ConfigError(
+                f"RecordTurns: {env} shows {space}, wanted a dict with 'text'; from_gymnasium "
+                "makes an environment in words of one with discrete actions"
+            )
         RecordConstructorArgs.__init__(self, path=os.fspath(path))
         gymnasium.Wrapper.__init__(self, env)
         self.path = Path(path)
