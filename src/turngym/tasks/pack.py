@@ -127,15 +127,18 @@ def write_pack(out: Path, manifest: PackManifest, folders: Mapping[str, Files]) 
     """Write a pack and return its digest.
 
     Args:
-        out: The file; replaced only when all is written.
+        out: The file, which is there when all is written.
         manifest: What it holds.
         folders: Files of each task, where the tasks are folders.
 
     Raises:
-        ConfigError: Two tasks have one id, or a name is none for a folder.
+        ConfigError: The file is there already, two tasks have one id, or a name is none for a
+            folder.
     """
     if out.suffix != SUFFIX:
         raise ConfigError(f"{out}: a pack is called NAME{SUFFIX}")
+    if out.exists():
+        raise ConfigError(f"{out}: is there already; name another file, or remove it")
     _check_names([task.id for task in manifest.tasks], is_folders=bool(folders), where=str(out))
     entries = {_MANIFEST: (manifest.model_dump_json(indent=1).encode() + b"\n", False)}
     entries |= {f"{id}/{name}": one for id, own in folders.items() for name, one in own.items()}

@@ -110,6 +110,8 @@ def test_what_is_no_pack_is_said(tmp_path: Path) -> None:
         read_pack(tmp_path / "x.tasks")
     with pytest.raises(ConfigError, match=r"a pack is called NAME\.tasks"):
         write_pack(tmp_path / "x.zip", manifest(FOLDERS), FOLDERS)
+    with pytest.raises(ConfigError, match="is there already; name another file, or remove it"):
+        write_pack(tmp_path / "x.tasks", manifest(FOLDERS), FOLDERS)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/link").symlink_to("/etc/passwd")
     with pytest.raises(ConfigError, match="is no plain file"):
