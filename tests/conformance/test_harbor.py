@@ -280,6 +280,14 @@ def test_older_schemas_are_read(tmp_path: Path):
     assert (config.schema_version, config.environment.memory_mb) == ("1.0", 2048)
 
 
+def test_a_schema_of_another_kind_is_refused(tmp_path: Path):
+    write(tmp_path, task_DOT_toml='schema_version = "9.0"\n')
+    with pytest.raises(
+        ConfigError, match=r"schema_version: wanted 1\.4 or an older one, got '9\.0'"
+    ):
+        read_config(tmp_path / "task.toml")
+
+
 def test_a_folder_of_folders_is_a_set_and_a_folder_is_an_environment(tmp_path: Path):
     for name in "abcdefgh":
         write(tmp_path / name, instruction_DOT_md=f"Do {name}.")

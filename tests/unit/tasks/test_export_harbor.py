@@ -63,6 +63,13 @@ def test_a_prompt_may_hold_any_letter(tmp_path: Path) -> None:
     assert problem.config.task.description == asked.prompt
 
 
+def test_a_folder_is_not_written_once_more(tmp_path: Path) -> None:
+    folder = exported(next(iter(GENERATORS)), tmp_path)
+    tasks = harbor_tasks(folder)
+    with pytest.raises(ConfigError, match=f"is a folder in Harbor's format already, {folder}"):
+        export_harbor(tasks, tasks.task("test", 0), tmp_path / "again")
+
+
 class Judged:
     """A workspace on this machine, and the program that judges it there."""
 

@@ -191,6 +191,8 @@ def read_config(path: Path) -> HarborConfig:
     content = read_toml(path)
     if "version" in content:
         content.setdefault("schema_version", str(content.pop("version")))
+    if not re.fullmatch(r"1(\.\d+)?", version := str(content.get("schema_version", "1.4"))):
+        raise ConfigError(f"{path}: schema_version: wanted 1.4 or an older one, got {version!r}")
     owners = [one for one in (content, content.get("verifier")) if isinstance(one, dict)]
     tables = [owner.get("environment") for owner in owners]
     for table in (one for one in tables if isinstance(one, dict)):

@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task
+from turngym.tasks.harbor.problem import HarborProblem
 from turngym.tasks.interop import harbor_judge
 from turngym.tasks.problem import FileProblem, Machine
 from turngym.tasks.sets import TaskSet
@@ -103,8 +104,13 @@ def export_harbor(tasks: TaskSet[Any], task: Task, out: Path) -> Path:
 
 
 def _parts(problem: FileProblem, task: Task) -> HarborParts:
+    if isinstance(problem, HarborProblem):
+        place = problem.folder
+        raise ConfigError(f"task {task.id}: is a folder in Harbor's format already, {place}")
     if problem.machine != Machine():
-        raise ConfigError(f"task {task.id}: wants a machine of its own, which no folder can say")
+        raise ConfigError(
+            f"task {task.id}: says what its sandbox needs (machine), which is not written for Harbor"
+        )
     if isinstance(problem, Exportable):
         return problem.harbor_parts()
     if not isinstance(problem, EndState):
