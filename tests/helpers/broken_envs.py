@@ -42,6 +42,46 @@ class Warned(LadderEnv):
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]
 
 
+class Hangs(LadderEnv):
+    """Never answers."""
+
+    def turn(self, action: Action) -> Outcome:
+        while True:
+            time.sleep(0.01)
+
+
+class ConstantKey(LadderEnv):
+    """Has one key for all states."""
+
+    def state_key(self) -> str:
+        return "here"
+
+
+class KeyOfHistory(LadderEnv):
+    """Counts turns in its key."""
+
+    turns = 0
+
+    def begin(self, task: Task) -> Outcome:
+        self.turns = 0
+        return super().begin(task)
+
+    def step(self, action: str) -> Any:
+        self.turns += 1
+        return super().step(action)
+
+    def state_key(self) -> str:
+        return f"{self.ladder.number}:{self.turns}"
+
+
+class RemindersMove(LadderEnv):
+    """Climbs down when it is asked where it is."""
+
+    def reminder(self) -> str:
+        self.ladder.height = 0
+        return self.ladder.describe()
+
+
 class StepsWithoutReset(LadderEnv):
     """Takes actions before the reset."""
 

@@ -44,7 +44,14 @@ def _group() -> None:
 
 
 @app.command("env")
-def check_environment(env: Env, env_option: EnvOptions = None, as_json: Json = False) -> None:
+def check_environment(
+    env: Env,
+    env_option: EnvOptions = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="S", help="Seconds that one check may take.")
+    ] = 600.0,
+    as_json: Json = False,
+) -> None:
     """Check an environment and its snapshots: pass, fail or not-run for each promise.
 
     Exit code 1 when a promise is broken, or a required check could not run.
@@ -60,9 +67,9 @@ def check_environment(env: Env, env_option: EnvOptions = None, as_json: Json = F
         with named(entry.short_name, options):
             target().close()
     with progress(f"checking {env}", 2) as advance:
-        first = check_turn_env(target)
+        first = check_turn_env(target, timeout_s=timeout)
         advance(1, "")
-        reports = [first, check_fork(target)]
+        reports = [first, check_fork(target, timeout_s=timeout)]
         advance(2, "")
     _end(env, reports, "\n\n".join(map(str, reports)), as_json=as_json)
 

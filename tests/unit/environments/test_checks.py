@@ -1,5 +1,6 @@
 import random
 import re
+import signal
 
 import gymnasium
 import numpy as np
@@ -40,7 +41,7 @@ def test_a_sound_environment_passes_every_check(ladder_id):
     report.raise_on_failure()
     others = {each.name for each in report.results if each.status != "pass"}
     assert others == {"return and score agree"}, str(report)  # its expert's leaps earn nothing
-    assert len(report.results) == 16
+    assert len(report.results) == 18
 
 
 @pytest.mark.parametrize("kind", [LadderEnv, ReplayLadderEnv, AsyncLadderEnv, AsyncReplayLadderEnv])
@@ -73,6 +74,15 @@ def test_an_environment_that_prints_and_warns_passes_in_another_process():
 # Each check fails where its promise is broken, and says which and where.
 
 BROKEN_TURNS = {
+    "ConstantKey": ("state keys", r"the state key is 'here' at each of \d+ different observations"),
+    "KeyOfHistory": (
+        "state keys",
+        "silent agent, seed 0: '' is not carried out, and the state key '.*:0' becomes '.*:1'",
+    ),
+    "RemindersMove": (
+        "reminders change nothing",
+        "agent, seed .: differs where reminder is called",
+    ),
     "CannotReset": ("can be played", "raised OSError: no disk"),
     "Crashes": ("can be played", r"raised KeyError: 'rung'"),
     "Warned": ("gymnasium's own check", "gymnasium warns: .*render fps"),
@@ -135,6 +145,19 @@ def test_a_broken_promise_is_found_and_named(kind):
     assert found.status == "fail", str(report)
     with pytest.raises(CheckError, match=message):
         report.raise_on_failure()
+
+
+def test_one_that_hangs_is_named_with_turn_and_line():
+    before = signal.getsignal(signal.SIGALRM)
+    for check in (check_turn_env, check_fork):
+        report = check(broken_envs.Hangs, timeout_s=0.2)
+        (found,) = report.results
+        assert found.status == "fail"
+        says = (
+            r"agent, seed 0, turn 1, .*raised TimeoutError: no end after 0\.2 s \(broken_envs\.py"
+        )
+        assert re.search(says, found.reason)
+    assert signal.getsignal(signal.SIGALRM) == before
 
 
 def test_an_environment_may_say_that_it_shows_the_truth():

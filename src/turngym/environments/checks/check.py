@@ -29,6 +29,7 @@ from turngym.environments.checks.probes import (
     Step,
     as_expert,
     difference,
+    ended_after,
     has_expert,
     open_env,
     plain_steps,
@@ -55,7 +56,7 @@ def check_turn_env(
     episodes: int = 2,
     tasks: int = 20,
     max_turns: int = 60,
-    timeout_s: float = 120.0,
+    timeout_s: float = 600.0,
     processes: int = 2,
 ) -> CheckReport:
     """Check what every turn environment promises.
@@ -66,7 +67,8 @@ def check_turn_env(
         episodes: Seeds per kind of play (random, expert, silent).
         tasks: Tasks of each split to sample.
         max_turns: Turns after which an episode that is played for checking is left.
-        timeout_s: Seconds that a fresh process may take.
+        timeout_s: Seconds that one check may take, where it runs in the main thread, and a fresh
+            process in any.
         processes: Fresh processes, each with another hash seed.
 
     Returns:
@@ -74,11 +76,16 @@ def check_turn_env(
     """
     make_env, subject = _maker(target)
     checks = TurnChecks(make_env, episodes, tasks, max_turns, timeout_s, processes)
-    return _report(subject, checks)
+    return _report(subject, checks, timeout_s)
 
 
 def check_fork(
-    target: Target, *, episodes: int = 2, max_turns: int = 24, depths: Sequence[int] | None = None
+    target: Target,
+    *,
+    episodes: int = 2,
+    max_turns: int = 24,
+    timeout_s: float = 600.0,
+    depths: Sequence[int] | None = None,
 ) -> CheckReport:
     """Check that ``snapshot``, ``restore`` and ``fork`` give the same episode again, and no other.
 
@@ -86,6 +93,7 @@ def check_fork(
         target: As in ``check_turn_env``.
         episodes: Episodes that are forked, each at several depths.
         max_turns: Turns of each.
+        timeout_s: Seconds that one check may take, where it runs in the main thread.
         depths: Turns after which an episode is forked; by default none, the first, half of them
             and all but the last.
 
@@ -94,14 +102,15 @@ def check_fork(
     """
     make_env, subject = _maker(target)
     checks = ForkChecks(make_env, episodes=episodes, max_turns=max_turns, depths=depths)
-    return _report(f"snapshots of {subject}", checks)
+    return _report(f"snapshots of {subject}", checks, timeout_s)
 
 
-def _report(subject: str, checks: TurnChecks | ForkChecks) -> CheckReport:
+def _report(subject: str, checks: TurnChecks | ForkChecks, timeout_s: float) -> CheckReport:
     report = CheckReport(subject)
-    if report.run("can be played", checks.can_be_played):
+    limited_check = ended_after(timeout_s)  # decorates
+    if report.run("can be played", limited_check(checks.can_be_played)):
         for name, check, required in checks.all():
-            report.run(name, check, required=required)
+            report.run(name, limited_check(check), required=required)
     return report
 
 

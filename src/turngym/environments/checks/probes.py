@@ -39,6 +39,8 @@ _UNCOMPARED = frozenset({"usage"})
 _PLAY = "from turngym.environments.checks.probes import play_from_stdin; play_from_stdin()"
 _MAX_TURNS = 300
 """Turns after which an episode that should reach its limit is left."""
+_FEW_TEXTS = 2
+"""Different observations that may be of one state."""
 _OUTSIDE = ("observation", "reward", "terminated", "truncated")
 """What of a step the agent can see."""
 
@@ -102,6 +104,31 @@ class Episode:
 
 
 @contextmanager
+def ended_after(limit_s: float) -> Iterator[None]:
+    """Raise where the block stands once it took too long, and every five seconds from then on.
+
+    In the main thread, where signals arrive; in another one there is no limit.
+
+    Raises:
+        TimeoutError: It took longer than ``limit_s``.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(number: int, frame: object) -> None:
+        raise TimeoutError(f"no end after {limit_s:g} s")
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    timer = signal.setitimer(signal.ITIMER_REAL, limit_s, 5.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
+@contextmanager
 def open_env(make: Callable[[], AnyEnv]) -> Iterator[AnyEnv]:
     """Give a new environment, and close it."""
     env = make()
@@ -152,9 +179,31 @@ def play(
     return episode
 
 
-def replay(env: AnyEnv, actions: Sequence[str], *, name: str, seed: int, **options: Any) -> Episode:
-    """Play ``actions`` in order, after a reset with ``seed`` and ``options``."""
-    say: Choose = lambda turn, _info: actions[turn - 1]  # noqa: E731
+def replay(
+    env: AnyEnv,
+    actions: Sequence[str],
+    *,
+    name: str,
+    seed: int,
+    asked: str = "",
+    **options: Any,
+) -> Episode:
+    """Play ``actions`` in order.
+
+    Args:
+        env: Which is reset first.
+        actions: Of all turns.
+        name: Of the episode, for messages.
+        seed: Of the reset.
+        asked: Method that is called before each action; "" for none.
+        options: Of the reset.
+    """
+
+    def say(turn: int, _info: Info) -> str:
+        if asked:
+            env.get_wrapper_attr(asked)()
+        return actions[turn - 1]
+
     return play(env, say, name=name, max_turns=len(actions), seed=seed, options=options or None)
 
 
@@ -395,6 +444,26 @@ def must_differ(env: AnyEnv, task_ids: Sequence[str], actions: list[str]) -> Non
     if all(one == seen[0] for one in seen):
         raise Broken(f"{', '.join(task_ids)} are the same problem: nothing differs between them")
     raise NotRun("openings, state keys and ground truths do not tell the problems apart")
+
+
+def must_tell_apart(episodes: Sequence[Episode]) -> None:
+    """Find a state key that says nothing: one for all that carried-out actions have shown.
+
+    Raises:
+        Broken: It is.
+        NotRun: States have no key.
+    """
+    steps = [at for episode in episodes for at in episode.steps]
+    shown = [at for at in steps if not at.is_over and "invalid_action" not in at.info]
+    keys = {at.info.get("state_key") for at in shown}
+    if None in keys:
+        raise NotRun("not every state has a key")
+    texts = {at.observation["text"] for at in shown}
+    if len(keys) == 1 and len(texts) > _FEW_TEXTS:
+        raise Broken(
+            f"{episodes[0].name}: the state key is {keys.pop()!r} at each of {len(texts)} "
+            "different observations"
+        )
 
 
 def _return(episode: Episode) -> float:

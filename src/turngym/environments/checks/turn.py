@@ -30,6 +30,7 @@ from turngym.environments.checks.probes import (
     has_expert,
     must_agree,
     must_differ,
+    must_tell_apart,
     open_env,
     plain,
     plain_steps,
@@ -79,8 +80,10 @@ class TurnChecks:
             ("order of calls", self._order_of_calls, True),
             ("observations", self._observations, True),
             ("infos", self._infos, True),
+            ("state keys", self._state_keys, False),
             ("garbage actions", self._garbage_actions, True),
             ("same seed, same episode", self._same_seed, same),
+            ("reminders change nothing", self._reminders, False),
             ("same in another process", self._other_process, same and spec is not None),
             ("independent of siblings", self._siblings, same),
             ("global randomness", self._global_randomness, True),
@@ -166,6 +169,18 @@ class TurnChecks:
             if at.info["task_id"] != episode.steps[0].info["task_id"]:
                 raise Broken(f"{place}: task_id changed to {at.info['task_id']!r}")
 
+    def _state_keys(self) -> None:
+        """Tell states apart, and keep the key where an action was not carried out."""
+        for _, episode in self.played:
+            for before, after in zip(episode.steps, episode.steps[1:], strict=False):
+                keys = [at.info.get("state_key") for at in (before, after)]
+                if "invalid_action" in after.info and not after.is_over and keys[0] != keys[1]:
+                    what = f"{after.action!r} is not carried out, and the state key"
+                    raise Broken(f"{episode.name}: {what} {keys[0]!r} becomes {keys[1]!r}")
+        experts = [[one] for _, one in self.played if one.name.startswith("expert")]
+        for some in ([episode for _, episode in self.played], *experts):
+            must_tell_apart(some)
+
     def _garbage_actions(self) -> None:
         """Take any text for an action: never raise, never hang, keep the schema."""
         with self._env() as env:
@@ -191,6 +206,16 @@ class TurnChecks:
             for where in ("in a new environment", "in a used environment"):
                 for seed, episode in self.played:
                     self._replay(env, seed, episode, where)
+
+    def _reminders(self) -> None:
+        """Give the same episode where ``reminder`` is called before each action."""
+        with self._env() as env:
+            self._need_determinism(env)
+            if not env.has_wrapper_attr("reminder"):
+                raise NotRun("it has no reminder")
+            for seed, episode in self.played:
+                again = replay(env, episode.actions, name=episode.name, seed=seed, asked="reminder")
+                _must_equal(episode, plain_steps(again.steps), "where reminder is called")
 
     def _other_process(self) -> None:
         """Give the same episodes in fresh processes whose hashes differ."""

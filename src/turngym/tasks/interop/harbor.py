@@ -108,9 +108,7 @@ def _parts(problem: FileProblem, task: Task) -> HarborParts:
         place = problem.folder
         raise ConfigError(f"task {task.id}: is a folder in Harbor's format already, {place}")
     if problem.machine != Machine():
-        raise ConfigError(
-            f"task {task.id}: says what its sandbox needs (machine), which is not written for Harbor"
-        )
+        raise ConfigError(f"task {task.id}: has a `machine`, which is not written for Harbor")
     if isinstance(problem, Exportable):
         return problem.harbor_parts()
     if not isinstance(problem, EndState):
