@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
+from typing import ClassVar
 
 import pytest
 
-from turngym.environments.terminal.env import TerminalEnv
+from turngym.environments.terminal.env import ShellEnv, TerminalEnv
+from turngym.tasks.problem import FileProblem, FileWorld
+from turngym.tasks.sets import ListedSet
 
 pytestmark = pytest.mark.extra("bwrap")
 
@@ -23,5 +27,42 @@ async def test_a_probe_sees_the_agents_files_and_nothing_else_it_left():
         assert "/dev/shm/left" in observation["text"]  # the control
         _, reward, terminated, _, info = await env.step(env.say("submit"))
         assert (reward, terminated, info["problem"]) == (1.0, True, "")
+    finally:
+        await env.close()
+
+
+class Kept(FileProblem):
+    """Holds a file that is too large to be read in each turn, and notes what its judge sees."""
+
+    prompt = "Do it."
+    files = MappingProxyType({"data": b"x" * (3 << 19), "a": b"1"})
+    saw: ClassVar[dict[str, bytes | None]] = {}
+
+    async def judge(self, world: FileWorld) -> bool:
+        self.saw.clear()
+        self.saw.update(await world.changes())
+        return (await world.files())["data"].startswith(b"\0too large: 1572864\n")
+
+    def expert(self) -> list[str]:
+        return ["true"]
+
+
+@pytest.mark.parametrize(
+    ("command", "changed"),
+    [
+        ("true", set()),
+        ("echo y | dd of=data conv=notrunc", {"data"}),  # as long as before
+        ("mkdir m; seq 2100 | sed s:^:m/: | xargs touch; echo 1 > z", {"z"}),
+    ],
+)
+async def test_a_judge_sees_changes_of_large_files_and_of_many(command: str, changed: set[str]):
+    env = ShellEnv(tasks=ListedSet("kept", [("one", Kept())]))
+    try:
+        key = (await env.reset(seed=0))[1]["state_key"]
+        info = (await env.step(env.say("bash", command=command)))[-1]
+        assert (info["state_key"] == key) == (not changed)
+        assert (await env.step(env.say("submit")))[1] == 1.0
+        assert {path for path in Kept.saw if not path.startswith("m/")} == changed
+        assert len(Kept.saw) == len(changed) + 2100 * ("seq" in command)
     finally:
         await env.close()

@@ -107,10 +107,10 @@ class FileWorld(World, Protocol):
     """
 
     async def files(self) -> Mapping[str, bytes]:
-        """Return every regular file below the folder."""
+        """Return every regular file below the folder; of one above 1 MiB size and SHA-256."""
 
     async def changes(self) -> Mapping[str, bytes | None]:
-        """Return what differs from the start of the episode; None for a file that is gone."""
+        """Return what of ``files`` differs from the start of the episode; None where it is gone."""
 
     async def read(self, path: str) -> bytes | None:
         """Return a regular file, None where there is none."""

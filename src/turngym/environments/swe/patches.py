@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from turngym.environments.swe.project import Layout
 from turngym.environments.workspace.host import Delta
+from turngym.environments.workspace.world import LARGE
 from turngym.errors import ConfigError
 
 MAX_FILE_BYTES, MAX_PATCH_BYTES = 1 << 20, 8 << 20
@@ -38,7 +39,7 @@ def collect_patch(changed: Delta, base: Mapping[str, bytes], layout: Layout) -> 
         reason = ""
         if layout.is_protected(path):
             reason = "tests and configuration are taken from the original"
-        elif data is not None and (data == b"\0too large\0" or len(data) > MAX_FILE_BYTES):
+        elif data is not None and (data.startswith(LARGE) or len(data) > MAX_FILE_BYTES):
             reason = f"larger than {MAX_FILE_BYTES} bytes"
         elif data is not None and b"\0" in data:
             reason = "a binary file"

@@ -95,7 +95,7 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
 
     async def begin(self, task: Task) -> Outcome:
         outcome = await super().begin(task)
-        self._before = dict(self.current)
+        self._before = await self.all_changed()
         return outcome
 
     def _keep_time(self) -> None:
@@ -151,7 +151,7 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
             self._keep_time()
             await set_up(step, StartWorld(self.sandbox), self._task_id)
             self._state_key = await self._digest()
-            self._before = dict(self.current)
+            self._before = await self.all_changed()
             outcome.terminated = False
             outcome.text = f"[next step]\n{step.prompt}"  # what the judge saw is not shown
             return self._within_budget(outcome)

@@ -28,6 +28,7 @@ from turngym.environments.core.tasks import judged_score
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.host import BackendName, SandboxHost
 from turngym.environments.workspace.tools import Done, Tool, ToolJson, ToolText
+from turngym.environments.workspace.world import summed
 from turngym.errors import (
     ConfigError,
     SandboxFileError,
@@ -139,7 +140,7 @@ def _zip_list(data: bytes) -> bytes:
 
 _log = logging.getLogger(__name__)
 _MAX_CHANGES = 2_000
-"""Changed files that are looked at; of more, only the names count."""
+"""Changed files that are looked at in each turn; of more, only the names count."""
 _MAX_DIGEST_BYTES = 1 << 20
 _MAX_LOOKED_AT = 1 << 28
 _SPENT = "\n[all turns are spent]"
@@ -394,14 +395,14 @@ class WorkspaceEnv(AsyncTurnEnv):
 
     # Helpers.
 
-    async def changed_files(self) -> dict[str, bytes | None]:
+    async def changed_files(self, most: int | None = None) -> dict[str, bytes | None]:
         """Return what was written since the episode began: contents, or None where a file is gone.
 
-        A file of more than ``_MAX_DIGEST_BYTES`` counts by its size; what is no regular file, not
-        at all.
+        Of a file of more than ``_MAX_DIGEST_BYTES`` there is what ``summed`` says; what is no
+        regular file counts not at all. Only ``most`` files are looked at.
         """
         await self._note_changes()
-        paths, found = sorted(self._touched)[:_MAX_CHANGES], dict[str, bytes | None]()
+        paths, found = sorted(self._touched)[:most], dict[str, bytes | None]()
         for start in range(0, len(paths), _AT_A_TIME):
             some = paths[start : start + _AT_A_TIME]
             contents = await asyncio.gather(*map(self._content, some))
@@ -410,11 +411,16 @@ class WorkspaceEnv(AsyncTurnEnv):
             }
         return found
 
+    async def all_changed(self) -> dict[str, bytes | None]:
+        """Return ``changed_files`` as of the last turn, however many they are."""
+        is_whole = len(self._touched) <= _MAX_CHANGES
+        return dict(self.current) if is_whole else await self.changed_files()
+
     async def _content(self, path: str) -> bytes | None:
         try:
             return await self.sandbox.read_file(path, max_bytes=_MAX_DIGEST_BYTES)
         except SandboxFileTooLarge:
-            return b"\0too large\0"
+            return await summed(self.sandbox, path)
         except SandboxFileError as error:
             return None if error.errno == errno.ENOENT else _ODD
 
@@ -428,7 +434,9 @@ class WorkspaceEnv(AsyncTurnEnv):
 
     async def _digest(self) -> str:
         digest = hashlib.sha256(self._task_id.encode())
-        self.current = await self.changed_files()
+        self.current = await self.changed_files(_MAX_CHANGES)
+        if rest := sorted(self._touched)[_MAX_CHANGES:]:
+            digest.update(repr(rest).encode())
         for path, data in self.current.items():
             content = None if data is None else stable_content(path, data)
             if data is None or content is not None:

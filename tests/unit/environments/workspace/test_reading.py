@@ -1,6 +1,8 @@
 """What is read of the files that were written: contents, what is gone, and nothing of the rest."""
 
 import errno
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,10 @@ class FakeSandbox:
             raise SandboxFileTooLarge("more than that")
         raise SandboxFileError(errno.ENOENT if held is None else errno.EINVAL, "not read")
 
+    async def exec(self, command: list[str], **options: Any) -> Any:
+        assert command[-1] == "big"
+        return SimpleNamespace(stdout=b"9\nabc  -\n")
+
 
 async def test_all_that_was_written_is_read_whatever_it_holds(
     monkeypatch: pytest.MonkeyPatch,
@@ -37,7 +43,7 @@ async def test_all_that_was_written_is_read_whatever_it_holds(
     monkeypatch.setattr(TerminalEnv, "sandbox", FakeSandbox())
     monkeypatch.setattr(base, "_AT_A_TIME", 2)
     found = await TerminalEnv(kind="sum_column").changed_files()
-    assert found == {"a": b"1", "sly": base._ODD, "gone": None, "big": b"\0too large\0"}
+    assert found == {"a": b"1", "sly": base._ODD, "gone": None, "big": b"\0too large: 9\nabc  -\n"}
 
 
 async def test_a_turn_that_cannot_write_reads_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
