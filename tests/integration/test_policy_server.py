@@ -156,6 +156,18 @@ async def test_stream_and_whole_answer_are_one_and_the_next_turn_reads_no_token_
         ("chat/completions", {"messages": [{"role": "user"}]}, 400, "model: Field required"),
         ("completions", {"model": "tiny", "prompt": [9999]}, 400, "token ids must lie in 0"),
         ("completions", {"model": "tiny", "prompt": "x" * 9999}, 400, "context length is 256"),
+        (
+            "completions",
+            {"model": "tiny", "prompt": "x" * 4_000_000},
+            400,
+            "the prompt has 4000000 characters, and this model's context length is 256",
+        ),
+        (
+            "chat/completions",
+            {"model": "tiny", "messages": [{"role": "user", "content": "x " * 2_000_000}]},
+            400,
+            "the prompt has 4000000 characters",
+        ),
         ("completions", {"model": "tiny", "prompt": []}, 400, "the prompt is empty"),
         ("completions", {"model": "tiny", "prompt": "x", "n": 2}, 400, "n: Input should be"),
         ("completions", {"model": "tiny", "prompt": "x", "top_k": 5}, 400, "top_k: this server"),

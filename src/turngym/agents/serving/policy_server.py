@@ -106,6 +106,7 @@ class PolicyServer:
         self._max_new_tokens = max_new_tokens
         self._memory = ConversationMemory(renderer)
         self._vision = renderer.vision
+        self._most_chars = engine.context * max(map(len, renderer.tokenizer.get_vocab()))
         # A run asks for a whole batch at once, and goes on with every conversation of it.
         size = max_requests if weights is None else max(max_requests, _BATCH)
         self._cache = PrefixCache(engine, idle=_IDLE if weights is None else size)
@@ -151,6 +152,7 @@ class PolicyServer:
         self._check_model(asked)
         show = None if self._vision is None else self._show
         messages = await asyncio.to_thread(messages_of, asked.messages, show)  # reads pictures
+        self._check_length(sum(len(one.content) for one in messages))
         tools: Sequence[Json] = asked.usable_tools
         if self._renderer.tools is None:
             messages, tools = [*with_tools(messages, tools)], ()
@@ -166,6 +168,7 @@ class PolicyServer:
         self._check_model(asked)
         prompt = asked.one_prompt
         if isinstance(prompt, str):
+            self._check_length(len(prompt))
             prompt = self._renderer.tokenizer.encode(prompt, add_special_tokens=False)
         if not all(0 <= token < self._renderer.vocab_size for token in prompt):
             raise BadRequest(f"prompt: token ids must lie in 0..{self._renderer.vocab_size - 1}")
@@ -190,6 +193,15 @@ class PolicyServer:
         answer = await call.whole()
         decode = self._renderer.tokenizer.decode
         return json_response(answer.completion(decode) if messages is None else answer.chat(decode))
+
+    def _check_length(self, characters: int) -> None:
+        """Refuse what no tokens of the context can hold, before it is encoded: that takes long."""
+        if characters > self._most_chars:
+            raise BadRequest(
+                f"the prompt has {characters} characters, and this model's context length is "
+                f"{self._engine.context} tokens",
+                code="context_length_exceeded",
+            )
 
     def _check_key(self, request: Request) -> None:
         sent = request.headers.get("authorization", "").removeprefix("Bearer ")
