@@ -13,6 +13,7 @@ import pytest
 from helpers.cli import server, turngym
 from helpers.models import model, tokenizer
 from turngym.agents.engine.models import save_model_dir
+from turngym.cli.main import main
 from turngym.cli.serve import _engine_model
 from turngym.reports.export import find_recorded
 
@@ -81,6 +82,17 @@ def test_a_context_that_the_model_has_not_is_said(
     found = _engine_model(f"hf:{tmp_path}", 99_999)
     said = f"--context 99999: the model reads {found.engine.context} tokens at most\n"
     assert capsys.readouterr().err == said
+
+
+def test_a_server_of_vllm_gets_the_context_that_its_model_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 512}')
+    for more, said in (((), ""), (("--context", "9000"), "the model reads 512 tokens at most")):
+        main(["serve", "engine", str(tmp_path), "--weights", str(tmp_path), "--print", *more])
+        found = capsys.readouterr()
+        assert "--max-model-len 512" in found.out
+        assert said in found.err
 
 
 def test_a_folder_of_a_run_is_refused(tmp_path: Path) -> None:

@@ -114,7 +114,10 @@ def engine(
     python: Annotated[str, typer.Option(help="Interpreter of vLLM's environment.")] = "python3",
     host: _Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where it listens.")] = 8000,
-    context: Annotated[int, typer.Option(min=16, help="Longest conversation in tokens.")] = 4096,
+    context: Annotated[
+        int | None,
+        typer.Option(min=16, help="Longest conversation in tokens; 4096, or what the model reads."),
+    ] = None,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs; 0 for a CPU build.")] = 0,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     adapter_rank: Annotated[int, typer.Option(min=0, help="engine.adapter_rank of the run.")] = 0,
@@ -128,7 +131,7 @@ def engine(
     Its routes that change weights ask for no key: keep to 127.0.0.1 or a network of your own.
     """
     from turngym.agents.engine.config import VllmEngineConfig
-    from turngym.agents.engine.models import check_model_path
+    from turngym.agents.engine.models import check_model_path, positions_in
     from turngym.agents.engine.vllm.children import command
 
     if (weights is None) != nccl:
@@ -142,8 +145,12 @@ def engine(
         raise ConfigError(f"--weights {weights}: there is no such folder")
     check_model_path(model.resolve())  # no name on the hub
     _refuse_anybody(host)
+    wanted = context or 4096
+    reads = min(wanted, positions_in(model) or wanted)
+    if context is not None:
+        _note_context(context, reads)
     line, more = command(
-        config, model.resolve(), context=context, port=port, folder=folder, host=host
+        config, model.resolve(), context=reads, port=port, folder=folder, host=host
     )
     if only_print:
         print(shlex.join(["env", *(f"{name}={value}" for name, value in more.items()), *line]))
@@ -266,9 +273,14 @@ def _engine_model(spec: str, context: int | None) -> EngineModel[LocalEngine]:
         found = load_policy(Path(rest).expanduser(), context=context).model
     else:
         raise ConfigError(f"model {spec!r}: wanted hf:NAME_OR_PATH or run:FOLDER")
-    if context is not None and found.engine.context < context:
-        say(f"--context {context}: the model reads {found.engine.context} tokens at most")
+    if context is not None:
+        _note_context(context, found.engine.context)
     return found
+
+
+def _note_context(asked: int, read: int) -> None:
+    if read < asked:
+        say(f"--context {asked}: the model reads {read} tokens at most")
 
 
 def _env_maker(name: str, split: str, settings: list[str] | None) -> Any:

@@ -281,11 +281,16 @@ def check_model_path(path: str | Path, *, context: int = 0) -> None:
         )
     if not (folder / "config.json").is_file():
         raise ConfigError(f"model {text!r} cannot be loaded: it holds no config.json")
-    longest = None
+    check_context(positions_in(folder), context)
+
+
+def positions_in(folder: Path) -> int | None:
+    """Return ``positions`` of the model in a folder, without loading it."""
     with suppress(OSError, ValueError, AttributeError):  # what is broken is named when it is loaded
         about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        longest = about.get("text_config", about).get("max_position_embeddings")
-    check_context(longest, context)
+        longest: int | None = about.get("text_config", about).get("max_position_embeddings")
+        return longest
+    return None
 
 
 def positions(model: PreTrainedModel) -> int | None:
