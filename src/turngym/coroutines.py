@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import CoroutineType, FrameType
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from turngym.errors import Interrupted, SecondSignal
 
@@ -246,12 +247,20 @@ def stoppable() -> None:
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+_CUT_OFF: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+
+
+def is_cut_off() -> bool:
+    """Return whether a second signal ended this event loop: what it cancels is no fault."""
+    return asyncio.get_running_loop() in _CUT_OFF
+
+
 def _say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Report an error that nothing awaits; of a task that a second signal cut off, its message."""
     error = context.get("exception")
     if isinstance(error, Interrupted):
         logger.warning("%s", error)
-    else:
+    elif not isinstance(error, SecondSignal):
         loop.default_exception_handler(context)
 
 
@@ -276,6 +285,7 @@ def cancelled_by_signals() -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         if asked:
+            _CUT_OFF.add(loop)
             restore()  # before asyncio takes back its own, which it does only where it stands
             raise SecondSignal
         asked = True

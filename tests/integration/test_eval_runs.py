@@ -325,3 +325,20 @@ def test_what_a_users_module_prints_is_no_part_of_json(tmp_path: Path) -> None:
     assert list(json.loads(done.stdout)) == ["text/maze"]
     assert {"imported", "acting", "started"} <= set(done.stderr.splitlines())
     assert "imported" in turngym(*play, cwd=tmp_path).stdout.splitlines()
+
+
+def test_episodes_that_a_second_signal_cuts_off_are_played_again(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import asyncio, signal\n"
+        "def stop():\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "async def act(observation, info):\n"
+        "    asyncio.get_running_loop().call_later(0.5, stop)\n"
+        "    await asyncio.sleep(600)\n"
+    )
+    agent = ("--agent", f"{tmp_path / 'slow.py'}:act", "--episodes", "4")
+    found = turngym("eval", "text/maze", *agent, "--out", str(tmp_path / "out"))
+    assert found.returncode == 130, found.stderr
+    assert "0 episodes are kept and the same command goes on from there" in found.stderr
+    assert "Traceback" not in found.stderr

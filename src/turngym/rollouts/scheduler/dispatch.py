@@ -11,6 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from turngym.agents.policy import Policy
+from turngym.coroutines import is_cut_off
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.faults import describe, is_from_signal, message_of
 from turngym.rollouts.episode import (
@@ -262,7 +263,7 @@ class Dispatcher:
             pass
         except asyncio.CancelledError:
             broken = episode.phase != "act"
-            if self._is_ending:
+            if self._is_ending or is_cut_off():
                 if context.ledger is not None and episode.uncommitted_tokens:
                     context.ledger.lose(job.key, episode.retry, episode.uncommitted_tokens)
                 raise
@@ -285,7 +286,8 @@ class Dispatcher:
         if self._running.get(episode.slot, (None, None))[0] is episode:
             self._leave(episode)  # it was cancelled before it began
         error = None if task.cancelled() else task.exception()
-        if episode.concluded or self._is_ending or (error is not None and is_from_signal(error)):
+        is_ending = self._is_ending or is_cut_off()
+        if episode.concluded or is_ending or (error is not None and is_from_signal(error)):
             return
         cause = "it was cancelled" if error is None else describe(error)
         self._conclude(episode, faulted(episode.job.spec, f"the task ended early: {cause}"))
