@@ -254,9 +254,13 @@ async def test_image_goes_as_a_png_that_holds_every_pixel() -> None:
     assert (rows.reshape(2, 13)[:, 1:].reshape(image.shape) == image).all()
 
 
-async def test_prompt_that_is_too_long_ends_the_episode_as_such() -> None:
+@pytest.mark.parametrize(
+    "said",
+    ["This model's maximum context length is 10 tokens", "max_tokens must be at least 1, got 0."],
+)
+async def test_prompt_that_is_too_long_ends_the_episode_as_such(said: str) -> None:
     with pytest.raises(ContextOverflow):
-        await ask([refuse(400, "This model's maximum context length is 10 tokens")])
+        await ask([refuse(400, said)])
 
 
 async def test_other_refusals_break_one_episode_at_once() -> None:

@@ -31,6 +31,10 @@ _OF_EPISODE = frozenset(
     {"messages", "prompt", "tools", "seed", "max_tokens", "max_completion_tokens"}
 )
 """What of a request may be refused for what one episode says, or for its length."""
+_TOO_LONG = re.compile(
+    "context_length|context length|maximum context|max_tokens must be at least 1, got"
+)
+"""What servers say of a conversation without room; the last is vLLM's where nothing is left."""
 _LONGEST_WAIT_S = 30.0
 _MAX_SHOWN_CHARS = 200
 _ONLY_FIRST_TRIES = 2
@@ -284,7 +288,7 @@ class Endpoint:
         if status == 404:
             raise await self._not_found(error) from error
         text = self._shown(error)
-        if "context_length" in text or "context length" in text or "maximum context" in text:
+        if _TOO_LONG.search(text):
             raise ContextOverflow(text) from error
         if "image" in text.lower() and status in (400, 415, 422):
             raise ConfigError(
