@@ -380,9 +380,10 @@ def _build_policy(
         model, tokenizer = load_model_dir(path, chat, images=config.model.images)
         return tokenizer, model
     turns = [turn for episode in episodes for turn in episode.turns]
-    texts = [message.content for turn in turns for message in turn.observation]
-    calls = config.agent.tool_calls is not False
-    texts += [small_action(turn.action) if calls else turn.action.content for turn in turns]
+    texts, calls = list[str](), config.agent.tool_calls is not False
+    for turn in turns:
+        texts += [message.content for message in turn.observation]
+        texts.append(small_action(turn.action) if calls else turn.action.content)
     if config.agent.instructions:
         texts += [str(info.get("instructions", "")) for info in runner.introductions.values()]
     small = train_tokenizer(texts, config.model.vocab_size, images=config.model.images)
