@@ -132,13 +132,11 @@ def write_pack(out: Path, manifest: PackManifest, folders: Mapping[str, Files]) 
         folders: Files of each task, where the tasks are folders.
 
     Raises:
-        ConfigError: The file is there already, two tasks have one id, or a name is none for a
+        ConfigError: Another file is there already, two tasks have one id, or a name is none for a
             folder.
     """
     if out.suffix != SUFFIX:
         raise ConfigError(f"{out}: a pack is called NAME{SUFFIX}")
-    if out.exists():
-        raise ConfigError(f"{out}: is there already; name another file, or remove it")
     _check_names([task.id for task in manifest.tasks], is_folders=bool(folders), where=str(out))
     entries = {_MANIFEST: (manifest.model_dump_json(indent=1).encode() + b"\n", False)}
     entries |= {f"{id}/{name}": one for id, own in folders.items() for name, one in own.items()}
@@ -151,8 +149,13 @@ def write_pack(out: Path, manifest: PackManifest, folders: Mapping[str, Files]) 
             archive.writestr(info, data)
     body = buffer.getvalue()
     sha256 = hashlib.sha256(body).hexdigest()
+    data = f"{_MAGIC}{sha256}\n".encode() + body
+    if out.is_file() and out.read_bytes() != data:
+        raise ConfigError(
+            f"{out}: is there already, with other content; name another, or remove it"
+        )
     with replacing(out) as partial:
-        partial.write_bytes(f"{_MAGIC}{sha256}\n".encode() + body)
+        partial.write_bytes(data)
     return sha256
 
 
