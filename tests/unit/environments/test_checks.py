@@ -74,7 +74,10 @@ def test_an_environment_that_prints_and_warns_passes_in_another_process():
 # Each check fails where its promise is broken, and says which and where.
 
 BROKEN_TURNS = {
-    "ConstantKey": ("state keys", r"the state key is 'here' at each of \d+ different observations"),
+    "ConstantKey": (
+        "state keys",
+        r"the state key is 'here' for \d+ different values of observation",
+    ),
     "KeyOfHistory": (
         "state keys",
         "silent agent, seed 0: '' is not carried out, and the state key '.*:0' becomes '.*:1'",

@@ -39,8 +39,8 @@ _UNCOMPARED = frozenset({"usage"})
 _PLAY = "from turngym.environments.checks.probes import play_from_stdin; play_from_stdin()"
 _MAX_TURNS = 300
 """Turns after which an episode that should reach its limit is left."""
-_FEW_TEXTS = 2
-"""Different observations that may be of one state."""
+_FEW_STATES = 2
+"""So many of what differs may have one state key."""
 _OUTSIDE = ("observation", "reward", "terminated", "truncated")
 """What of a step the agent can see."""
 
@@ -446,11 +446,15 @@ def must_differ(env: AnyEnv, task_ids: Sequence[str], actions: list[str]) -> Non
     raise NotRun("openings, state keys and ground truths do not tell the problems apart")
 
 
-def must_tell_apart(episodes: Sequence[Episode]) -> None:
-    """Find a state key that says nothing: one for all that carried-out actions have shown.
+def must_tell_apart(episodes: Sequence[Episode], what: str) -> None:
+    """Find a state key that says nothing: one for many states.
+
+    Args:
+        episodes: Which hold the states; what was not carried out made none.
+        what: By which states differ: ``"legal_actions"``, or an expert's ``"observation"``.
 
     Raises:
-        Broken: It is.
+        Broken: There is one key.
         NotRun: States have no key.
     """
     steps = [at for episode in episodes for at in episode.steps]
@@ -458,12 +462,10 @@ def must_tell_apart(episodes: Sequence[Episode]) -> None:
     keys = {at.info.get("state_key") for at in shown}
     if None in keys:
         raise NotRun("not every state has a key")
-    texts = {at.observation["text"] for at in shown}
-    if len(keys) == 1 and len(texts) > _FEW_TEXTS:
-        raise Broken(
-            f"{episodes[0].name}: the state key is {keys.pop()!r} at each of {len(texts)} "
-            "different observations"
-        )
+    states = {repr({"observation": at.observation, **at.info}.get(what)) for at in shown}
+    if len(keys) == 1 and len(states) > _FEW_STATES:
+        where = f"{episodes[0].name}: the state key is {keys.pop()!r}"
+        raise Broken(f"{where} for {len(states)} different values of {what}")
 
 
 def _return(episode: Episode) -> float:

@@ -177,9 +177,11 @@ class TurnChecks:
                 if "invalid_action" in after.info and not after.is_over and keys[0] != keys[1]:
                     what = f"{after.action!r} is not carried out, and the state key"
                     raise Broken(f"{episode.name}: {what} {keys[0]!r} becomes {keys[1]!r}")
-        experts = [[one] for _, one in self.played if one.name.startswith("expert")]
-        for some in ([episode for _, episode in self.played], *experts):
-            must_tell_apart(some)
+        episodes = [episode for _, episode in self.played]
+        must_tell_apart(episodes, "legal_actions")
+        for one in episodes:
+            if one.name.startswith("expert"):
+                must_tell_apart([one], "observation")
 
     def _garbage_actions(self) -> None:
         """Take any text for an action: never raise, never hang, keep the schema."""
