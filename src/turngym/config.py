@@ -204,7 +204,8 @@ def _expand(cls: type[StrictModel], tree: Mapping[str, Any]) -> Tree:
             expanded[key] = {place: _expand(cls, {key: one})[key] for place, one in value.items()}
             continue
         for model in _models(annotation):
-            if isinstance(value, str) and model.preset_folder:
+            is_name = isinstance(value, str) and not value.startswith("{")  # an object gone wrong
+            if is_name and model.preset_folder:
                 expanded[key] = _Replace(_preset(key, value, model.preset_folder))
             elif isinstance(value, str) and not is_list and (bare := model.bare_key):
                 expanded[key] = {bare: value}

@@ -240,6 +240,13 @@ def test_a_preset_replaces_the_block_and_can_be_overridden() -> None:
 
 
 @pytest.mark.usefixtures("presets")
+def test_an_object_that_is_no_json_is_not_taken_for_a_preset() -> None:
+    assert complaint('algo={name="a"}').endswith(
+        'in key.path=value as JSON: [1, "a"], {"key": 1} (got "{name=\\"a\\"}")'
+    )
+
+
+@pytest.mark.usefixtures("presets")
 def test_a_later_preset_leaves_nothing_of_an_earlier_one() -> None:
     assert load_config(Run, ["algo=bold", "algo=careful"]).algo == Algo(name="careful", clip=0.1)
 
