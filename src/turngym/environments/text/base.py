@@ -107,7 +107,10 @@ class TextGame(GradedGame):
             self.state = self.new_game(rng)
             if split_of(self.instance_key()) == task.split and self.is_suitable():
                 return Outcome(text=self.describe(), info=self.opening_info())
-        raise ConfigError(f"{self.name}: no problem of split {task.split!r} in 1000 samples")
+        raise ConfigError(
+            f"{self.name}: no problem of split {task.split!r} in 1000 samples; one problem in five "
+            "is a test, chosen by instance_key: a game with few of them may have none"
+        )
 
     def is_suitable(self) -> bool:
         """Return True when the problem in ``self.state`` fits the difficulty; may be costly."""

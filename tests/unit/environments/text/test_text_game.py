@@ -1,7 +1,7 @@
 import pytest
 
 from turngym.environments.text.maze import MazeEnv, MazeState
-from turngym.errors import UnknownNameError
+from turngym.errors import ConfigError, UnknownNameError
 from turngym.tasks.base import split_of
 
 OPEN = MazeState(size=2, walls=frozenset({((0, 0), (0, 1))}), at=(0, 0), key=(0, 1), door=(1, 0))
@@ -55,6 +55,17 @@ def test_legal_actions_and_expert_speak_tool_calls():
 def test_about_a_fifth_of_all_problems_is_for_testing():
     share = sum(split_of(f"problem {n}") == "test" for n in range(5000)) / 5000
     assert 0.18 < share < 0.23
+
+
+class OnlyMaze(MazeEnv):
+    def new_game(self, rng):
+        return OPEN
+
+
+def test_a_game_with_one_problem_says_that_it_is_in_one_split():
+    env, other = OnlyMaze(), {"train": "test", "test": "train"}[split_of(repr(OPEN))]
+    with pytest.raises(ConfigError, match=r"no problem of split .*; one problem in five is a test"):
+        env.reset(seed=0, options={"split": other})
 
 
 @pytest.mark.parametrize("setting", [{"difficulty": "eesy"}, {"action_style": "tool"}])
