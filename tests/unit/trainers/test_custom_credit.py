@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from helpers.cli import TINY_RUN
@@ -151,8 +152,14 @@ async def test_a_reward_says_as_many_truths_as_values() -> None:
 
 
 async def test_values_that_are_not_finite_stop_the_run_with_the_episode() -> None:
-    with pytest.raises(TrainingError, match="made/train/0, attempt 1, turn 2: advantage of"):
+    with pytest.raises(TrainingError, match="made/train/0, attempt 1, turn 2: advantage is nan"):
         await method(advantage=own("not_finite")).assign([GROUP])
+    compares = {"type": "group_relative", "terms": [{}]}
+    with (
+        np.errstate(over="ignore", invalid="ignore"),
+        pytest.raises(TrainingError, match="made/train/0, attempt 0, turn 0: advantage is nan"),
+    ):
+        await method(advantage=compares).assign([group([1e300, 0.0], [0.0])])
 
 
 async def test_a_batch_without_episodes_teaches_nothing() -> None:

@@ -297,8 +297,9 @@ def credit_of_turns(
         metrics: ``credit/*``.
 
     Raises:
-        TrainingError: A turn has no tokens.
+        TrainingError: A value is not finite, or a turn has no tokens.
     """
+    turns.check_finite(values_N, "advantage")
     rows = turns.split(values_N)
     kept = range(len(rows)) if keep_B is None else np.flatnonzero(keep_B).tolist()
     episodes = tuple(turns.episodes[b] for b in kept)

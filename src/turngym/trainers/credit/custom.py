@@ -170,7 +170,6 @@ class _FunctionCredit:
         with _boundary(self._config):
             found = self._function(turns, components, **self._config.settings)
             values_N = _one_per_turn(found, turns, self._config)
-        turns.check_finite(values_N, f"advantage of {self._config.function!r}")
         return credit_of_turns(turns, values_N, metrics=metrics)
 
     def state(self) -> Mapping[str, Tensor]:
