@@ -73,6 +73,11 @@ def test_an_unknown_preset_names_the_nearest() -> None:
         (["algo=rloo", "learner.num_epochs=2"], "'pg' has no trust region"),
         (["algo=rloo", "learner.num_minibatches=2"], "make 2 optimizer steps per batch"),
         (["rollout.group_size=1"], "leaves nothing to compare with"),
+        (["rollout.group_size=1", "algo=starpo_s_ppo"], "leaves nothing to compare with"),
+        (
+            ["rollout.group_size=1", "algo=ppo", "selection.filter.spread=true"],
+            "leaves nothing to compare with",
+        ),
         (
             ["selection.sampler.type=thompson", "env.id=", 'env.mix=["text/maze", "text/taxi"]'],
             "selection learns .* set env.num_train_tasks, of one environment and no mix",

@@ -294,6 +294,11 @@ class Gae(AdvantageSettings):
         return self
 
     @property
+    def compares_attempts(self) -> bool:
+        """Whether groups are chosen by how much their attempts differ."""
+        return self.filter.is_active
+
+    @property
     def judges_unfinished(self) -> bool:
         """A last state that is no end is worth what the critic says."""
         return True

@@ -282,10 +282,11 @@ class TrainConfig(StrictModel):
                 f"num_minibatches make {steps} optimizer steps per batch; make it one, or use "
                 "'proximal'"
             )
-        if self.rollout.group_size < 2 and self.algo.advantage.compares_attempts:
+        compares = self.algo.advantage.compares_attempts or self.selection.filter.spread
+        if self.rollout.group_size < 2 and compares:
             raise ValueError(
                 f"rollout.group_size={self.rollout.group_size} leaves nothing to compare with; "
-                "make it at least 2, or use a method with a critic"
+                "make it at least 2, or use a method with a critic and no filter by spread"
             )
         for tasks in (part.num_train_tasks for part in self.env.parts):
             if tasks is not None and tasks <= self.reserved_tasks:
