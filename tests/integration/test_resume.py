@@ -408,9 +408,15 @@ def test_a_short_file_of_metrics_is_named_and_nothing_is_padded(
     metrics = half_done(config, tmp_path) / "metrics.jsonl"
     content = metrics.read_bytes()
     metrics.write_bytes(content[:100])
-    with pytest.raises(RecordError, match=r"metrics\.jsonl: .*100 bytes of \d+ are left"):
+    first, last = sorted((tmp_path / "checkpoints").iterdir())
+    no_help = rf"metrics\.jsonl: .*100 bytes of \d+ are left.* delete {tmp_path} to start anew"
+    with pytest.raises(RecordError, match=no_help):
         train(config, tmp_path)
     assert metrics.read_bytes() == content[:100]
+    needed = json.loads((first / "state.json").read_text())["run"]["metrics_bytes"]
+    metrics.write_bytes(content[:needed])
+    with pytest.raises(RecordError, match=rf"delete {last} to go on from {first.name}"):
+        train(config, tmp_path)
     metrics.write_bytes(content.replace(b'"step": 1', b'"step" 11', 1))
     with pytest.raises(RecordError, match=r"its content has changed, line \d+ is not JSON"):
         train(config, tmp_path)

@@ -174,9 +174,18 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(named, key=lambda path: int(path.name.split("-")[0]))
 
 
-def advice(path: Path) -> str:
-    """Return what to do about a checkpoint that cannot be used."""
+def advice(path: Path, *, metrics_bytes: int | None = None) -> str:
+    """Return what to do about a checkpoint that cannot be used.
+
+    Args:
+        path: The checkpoint.
+        metrics_bytes: What is left of ``metrics.jsonl``, which others may need more of; None where
+            it is whole.
+    """
     others = [other for other in _checkpoints(path.parent) if other != path]
+    if metrics_bytes is not None:
+        runs = [(other, _read_json(other / "state.json")["run"]) for other in others]
+        others = [other for other, run in runs if run["metrics_bytes"] <= metrics_bytes]
     if others:
         return f"delete {path} to go on from {others[-1].name}"
     return f"delete {path.parent.parent} to start anew"

@@ -153,7 +153,8 @@ class RunFolder:
         where = f", line {line} is not JSON" if line else ""
         raise RecordError(
             f"{self.metrics}: is not what {checkpoint.name} was made with: {what}{where}. The "
-            f"checkpoints are whole; restore it from a copy, or {advice(checkpoint)}"
+            f"checkpoints are whole; restore it from a copy, or "
+            f"{advice(checkpoint, metrics_bytes=found)}"
         )
 
     def keep_trajectories(self, label: str, trajectories: Sequence[Trajectory]) -> None:
