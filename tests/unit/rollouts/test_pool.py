@@ -94,6 +94,32 @@ async def test_calls_that_wait_for_something_outside_take_turns() -> None:
     assert Counted.most == 2
 
 
+class SlowToClose(LadderEnv):
+    """Knows how many of its kind were closed at one time."""
+
+    running = most = 0
+    lock = threading.Lock()
+
+    def close(self) -> None:
+        """Take a while."""
+        with self.lock:
+            SlowToClose.running += 1
+            SlowToClose.most = max(SlowToClose.most, SlowToClose.running)
+        time.sleep(0.05)
+        with self.lock:
+            SlowToClose.running -= 1
+        super().close()
+
+
+async def test_ends_take_turns_as_calls_do() -> None:
+    pool = EnvPool(SlowToClose, size=6, isolation="thread", calls=asyncio.Semaphore(2))
+    for lease in [await pool.lease() for _ in range(6)]:
+        await lease.reset(seed=0)
+        lease.release()
+    await pool.close()
+    assert SlowToClose.most == 2
+
+
 async def test_what_computes_in_the_event_loop_waits_for_no_turn() -> None:
     calls = asyncio.Semaphore(1)
     await calls.acquire()

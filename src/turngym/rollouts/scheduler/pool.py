@@ -214,9 +214,16 @@ class EnvPool:
                 "synchronous environment; use 'thread' or 'process'"
             )
 
+    def turn(self, env: AsyncEnv) -> AbstractAsyncContextManager[None]:
+        """Return what a call to ``env`` waits for first, its end included."""
+        if self.calls is None or isinstance(env, InlineEnv | RayHost):
+            return nullcontext()
+        return self.calls
+
     async def _close_env(self, env: AsyncEnv) -> None:
-        with Tolerated("an environment did not close") as closing:
-            await self.within("close", env.close(), self.deadlines.close_s)
+        async with self.turn(env):  # ends that come all at once would be late for lack of cores
+            with Tolerated("an environment did not close") as closing:
+                await self.within("close", env.close(), self.deadlines.close_s)
         is_late = isinstance(closing.error, TooLate)
         self.stats.abandoned += is_late
         self.stats.close_faults += closing.error is not None and not is_late
@@ -340,10 +347,7 @@ class Lease:
         self._released = False
         limits = pool.deadlines
         self._reset_s, self._step_s = limits.reset_s, limits.step_s
-        is_held_back = pool.calls is not None and not isinstance(env, InlineEnv | RayHost)
-        self._turn: AbstractAsyncContextManager[None] = (
-            pool.calls if pool.calls is not None and is_held_back else nullcontext()
-        )
+        self._turn = pool.turn(env)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
