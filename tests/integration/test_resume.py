@@ -183,7 +183,7 @@ def test_a_run_that_was_asked_to_stop_saves_says_so_and_ends_the_same(
 @pytest.mark.parametrize(
     "moment",
     [
-        ("expert episodes", 0),
+        ("preparation", 0),
         ("warm start", 90),
         ("held-out tasks, before", 1),
         ("reinforcement", 5),
@@ -340,7 +340,7 @@ def test_no_expert_plays_where_nothing_is_imitated(straight: Path, tmp_path: Pat
 
 def test_a_finished_run_is_not_repeated(config: TrainConfig, straight: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in straight.rglob("*") if path.is_file()}
-    result = train(config, straight, progress=BreaksOff("expert episodes", 0))
+    result = train(config, straight, progress=BreaksOff("preparation", 0))
     after = {path: path.stat().st_mtime_ns for path in straight.rglob("*") if path.is_file()}
     assert {p for p in before if before[p] != after[p]} <= {straight / ".lock"}
     assert summary(result) == {

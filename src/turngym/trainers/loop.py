@@ -97,7 +97,7 @@ async def _train(
     how: End = "failed"
     try:
         with cancelled_by_signals():
-            progress.phase("expert episodes", None)
+            progress.phase("preparation", None)
             run = await build_run(config, folder, group)
             folder.accept()
             run.log.begin_tracking()
