@@ -110,6 +110,7 @@ class Renderer:
         if self.tokenizer.eos_token_id is None:
             raise ConfigError(f"tokenizer {self.tokenizer.name_or_path!r} has no end token")
         self.vocab_size = len(tokenizer)
+        self._longest_token = max(map(len, tokenizer.get_vocab()))
         self._takes_system = takes_system(tokenizer)
         self.vision = vision_of(tokenizer)
         self.tools: ToolTemplate | None = None
@@ -132,6 +133,10 @@ class Renderer:
         self._special = re.compile("|".join(map(re.escape, {*special} - tags)) or "(?!)")
         self._is_plain = self.form.is_usual and not tags & {*special}
         """A text without special tokens is what is said."""
+
+    def most_characters(self, tokens: int) -> int:
+        """Return how many characters so many tokens hold at most: of more, no need to encode."""
+        return tokens * self._longest_token
 
     def _probe(self) -> str:
         """Return the control token that closes an answer before the next message."""

@@ -24,7 +24,7 @@ from turngym.agents.chat.prompting import (
 )
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.protocol import Sampling
-from turngym.agents.policy import EpisodeContext, EpisodeEnd, PolicyTurn
+from turngym.agents.policy import ContextOverflow, EpisodeContext, EpisodeEnd, PolicyTurn
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.rollouts.episode import group_specs, rollout
@@ -199,6 +199,21 @@ async def test_window_over_tokens_keeps_every_segment_as_the_engine_saw_it() -> 
             assert prompt.token_ids == opening
     session.close()
     assert local.model.engine.free_sessions == 1024
+
+
+async def test_what_no_context_can_hold_is_refused_without_being_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    local = tiny_policy(context=256)
+    most = local.model.renderer.most_characters(256)
+    assert most == 256 * max(map(len, tokenizer().get_vocab()))
+    session = ChatAgent(local.model).start(CONTEXT)
+    await session.act({"text": "key north."}, {})
+    with monkeypatch.context() as patched:
+        patched.setattr(local.model.renderer, "_encode_text", None)
+        with pytest.raises(ContextOverflow, match=f"{most + 1} characters, context 256 tokens"):
+            await session.act({"text": "x" * (most + 1)}, {})
+    session.close()
 
 
 @pytest.mark.parametrize("make", [lambda: WindowHistory(2, 3), lambda: SummaryHistory(0)])

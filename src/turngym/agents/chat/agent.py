@@ -22,6 +22,7 @@ from turngym.agents.chat.prompting import (
 )
 from turngym.agents.engine.protocol import Engine, Generation, Sampling, Session, spans_of
 from turngym.agents.policy import (
+    ContextOverflow,
     EpisodeContext,
     EpisodeEnd,
     PolicySession,
@@ -294,6 +295,7 @@ class EngineConversation:
         self._sampling = sampling
         self._seed = seed
         self._session: Session = engine.open(seed)
+        self._most_chars = renderer.most_characters(engine.context)
         self._end: AnswerEnd | None = None  # None before the first answer
         self._tools: Sequence[Mapping[str, Any]] = ()
         self._resumed: Turn | None = None
@@ -302,7 +304,13 @@ class EngineConversation:
     async def complete(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Completion:
-        """Return the answer to ``messages``; where the template shows no tools they must."""
+        """Return the answer to ``messages``; where the template shows no tools they must.
+
+        Raises:
+            ContextOverflow: There is no room for them.
+        """
+        if (said := sum(len(one.message.content) for one in messages)) > self._most_chars:
+            raise ContextOverflow(f"{said} characters, context {self._engine.context} tokens")
         self._tools = tools if self._renderer.tools is not None else ()
         if tools and self._renderer.no_tools:
             logger.warning("tools are described in words: %s", self._renderer.no_tools)

@@ -135,6 +135,9 @@ class Session(Protocol):
 class Engine(Protocol):
     """Samples tokens for many sessions at once."""
 
+    context: int
+    """Longest sequence in tokens."""
+
     def open(self, seed: int) -> Session:
         """Return an empty session that samples with ``seed``.
 
@@ -149,8 +152,6 @@ class TrainableEngine(Engine, Protocol):
     ``tests/conformance/test_engines.py`` is what every implementation has to pass.
     """
 
-    context: int
-    """Longest sequence in tokens."""
     end_ids: tuple[int, ...]
     """Tokens that end an answer, that of the chat template first."""
     version: int

@@ -258,7 +258,7 @@ class CompletionsEngine:
     """
 
     def __init__(self, config: CompletionsConfig) -> None:
-        self.config = config
+        self.config, self.context = config, config.context
         self.endpoint = Endpoint(config)
 
     def open(self, seed: int) -> Session:

@@ -106,7 +106,7 @@ class PolicyServer:
         self._max_new_tokens = max_new_tokens
         self._memory = ConversationMemory(renderer)
         self._vision = renderer.vision
-        self._most_chars = engine.context * max(map(len, renderer.tokenizer.get_vocab()))
+        self._most_chars = renderer.most_characters(engine.context)
         # A run asks for a whole batch at once, and goes on with every conversation of it.
         size = max_requests if weights is None else max(max_requests, _BATCH)
         self._cache = PrefixCache(engine, idle=_IDLE if weights is None else size)
