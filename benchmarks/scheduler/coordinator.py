@@ -131,6 +131,8 @@ class SimReplica:
 class SimFleet:
     """An ``Engine`` on several replicas; sessions keep their ids, as those on real servers do."""
 
+    context = 4_096
+
     def __init__(self, replicas: int, answers: Sequence[tuple[int, ...]]) -> None:
         self.replicas = [SimReplica(answers, seed) for seed in range(replicas)]
         self.sampled_tokens = 0
