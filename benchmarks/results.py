@@ -93,6 +93,17 @@ and what is learned on them does not carry over whole, so the likeliest token is
         plot="pictures-learning.png",
         first_seed=1,
     ),
+    "calls": Study(
+        configs={"calls": "tools"},
+        title="## The maze by tool calls, {seeds} seeds",
+        text="""\
+The maze of the first table, played by calls of a tool, in the way of the chat template:
+`[go(direction="north")]` and what it returns, where `demo` says `go north`. The settings are those
+of `demo` with room for longer answers, and were not searched.""",
+        page=PAGE,
+        section="calls",
+        plot="calls-learning.png",
+    ),
     "swe": Study(
         configs={"bugs-mini": "bugs_mini"},
         text="""\

@@ -301,26 +301,28 @@ class Renderer:
         return text
 
     def answer(
-        self, token_ids: Sequence[int], tools: Sequence[Mapping[str, Any]] = ()
+        self, token_ids: Sequence[int], tools: Sequence[Mapping[str, Any]] | None = ()
     ) -> tuple[Message, AnswerEnd]:
         """Return what was said by sampling ``token_ids``, and how that ended.
 
         Args:
             token_ids: All that was sampled.
-            tools: What it could call; with none the end alone has the calls.
+            tools: What it could call; where that is not known the end alone has the calls. None
+                where it could call nothing: no calls are looked for.
         """
         is_closed = bool(token_ids) and token_ids[-1] in self._closing_ids
         ids, text = token_ids[:-1] if is_closed else token_ids, ""
-        if self.tools is not None or not self._is_plain:
+        template = None if tools is None else self.tools
+        if template is not None or not self._is_plain:
             text = self.form.canonical(self._in_thought(self.decode_action(ids, control=True)))
         if self._is_plain:
             said = self._in_thought(self.decode_action(ids))
         else:
             said = self.form.said(text, self._special)
         message = Message(role="assistant", content=said)
-        if self.tools is None:
+        if template is None or tools is None:
             return message, AnswerEnd(is_closed)
-        found = self.tools.reader.read(text, tools)
+        found = template.reader.read(text, tools)
         bare = tuple(replace(call, arguments=None, start=0) for call in found.calls)
         end = AnswerEnd(is_closed, bare)
         if not tools or not found.calls or not isinstance(found.calls[0].arguments, Mapping):
@@ -342,7 +344,8 @@ class Renderer:
     def _rows(self, messages: Sequence[Message]) -> list[ChatRow]:
         if not self.form.is_usual:
             messages = [*map(self.form.held, messages)]
-        if self.tools is not None:
+        has_calls = any(one.tool_calls or one.role == "tool" for one in messages)
+        if self.tools is not None and has_calls:
             rows = self.tools.rows(messages, self._defused)
         else:
             rows = [(one.role, self._defused(one.content)) for one in messages]

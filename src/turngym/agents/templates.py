@@ -252,7 +252,7 @@ _SAID = "content"
 _NODES = frozenset({
     "Template", "Output", "TemplateData", "For", "If", "CondExpr", "Assign", "Name", "NSRef",
     "Const", "Getattr", "Getitem", "Slice", "Compare", "Operand", "And", "Or", "Not", "Neg", "Add",
-    "Sub", "Mod", "Concat", "Filter", "Test", "Call", "Keyword",
+    "Sub", "Mod", "Concat", "Filter", "Test", "Call", "Keyword", "Tuple", "List", "Dict", "Pair",
 })  # fmt: skip
 """Kinds of nodes that are understood; a template with any other is run every time."""
 _TESTS = frozenset({"defined", "undefined", "none", "string", "mapping", "iterable", "true"})

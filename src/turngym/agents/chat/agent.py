@@ -328,7 +328,7 @@ class EngineConversation:
             prompt = self._renderer.continuation(new, self._end)
         generate = self._traced if is_tracing() else self._session.generate
         answer = await generate(prompt, self._sampling)
-        message, self._end = self._renderer.answer(answer.token_ids, self._tools)
+        message, self._end = self._renderer.answer(answer.token_ids, self._tools or None)
         return Completion(
             message=message,
             spans=spans_of(prompt, answer),
