@@ -283,7 +283,11 @@ class AnswerProblem(Problem[World]):
 async def _limited(problem: Problem[W], call: Callable[[W], Any], world: W) -> Any:
     """Return what a call of the problem's own code gives in the time that it has."""
     work = Named(f"{call.__name__} of {type(problem).__name__}", _called(call, world))
-    if problem.limit_s is None:
+    try:
+        is_in_task = asyncio.current_task() is not None
+    except RuntimeError:  # where no loop runs nothing can be waited for
+        is_in_task = False
+    if problem.limit_s is None or not is_in_task:
         return await work
     limit = asyncio.timeout(problem.limit_s)
     try:
