@@ -191,8 +191,9 @@ def shipped_config(env: str) -> dict[str, Any]:
     """Return the shipped settings for ``env``, or those of the demo with ``env`` in them."""
     wanted = registry.find(env)
     chosen = load_config(TrainConfig, ["demo"])
-    for name in recipes():
-        config = load_config(TrainConfig, [name])
+    shipped = [load_config(TrainConfig, [name]) for name in recipes()]
+    # The last one wins: a game as it is before one with options.
+    for config in sorted(shipped, key=lambda one: -len(one.env.options)):
         found = registry.find(config.env.id)
         if (found.entry_point, found.kwargs) == (wanted.entry_point, wanted.kwargs):
             chosen = config
