@@ -553,7 +553,8 @@ def test_a_check_that_did_not_run_fails_when_it_is_required(
     def cannot() -> None:
         raise NotRun("no second process here")
 
-    def report(target: str) -> CheckReport:
+    def report(target: str, *, timeout_s: float) -> CheckReport:
+        assert timeout_s == 600
         made = CheckReport(target)
         made.run("same in a fresh process", cannot, required=required)
         return made
