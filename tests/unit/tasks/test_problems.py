@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turngym.coroutines import finished
 from turngym.environments.terminal.env import ShellEnv
 from turngym.environments.text.questions import QuestionEnv
 from turngym.errors import ConfigError, EnvironmentFault, SandboxDied, TaskFault
@@ -122,6 +123,19 @@ async def test_the_tasks_own_code_has_a_time_limit() -> None:
         await set_up(Waiting(), None, "w")  # type: ignore[type-var]
     with pytest.raises(TaskFault, match=r"task w: judge: TimeoutError: of its own \(test_problems"):
         await judge(Waiting(), None, "w")  # type: ignore[type-var]
+
+
+def test_where_no_loop_runs_the_tasks_own_code_runs_without_a_limit() -> None:
+    class Counting(Waiting):
+        async def set_up(self, world: list[int]) -> None:
+            world.append(1)
+
+        async def judge(self, world: list[int]) -> float:
+            return len(world) / 2
+
+    world: Any = []
+    finished(set_up(Counting(), world, "w"))
+    assert finished(judge(Counting(), world, "w")).score == 0.5
 
 
 async def test_a_judge_that_is_cut_off_leaves_no_score():
