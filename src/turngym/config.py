@@ -53,7 +53,8 @@ def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, 
     A table is merged key by key; a table whose ``type`` changes, and a block that is set to the
     name of a preset, replace what was there. ``null`` empties a table whose keys are free
     (``env.options=null``). A list is replaced as a whole; ``key.0.path=value``
-    changes one element of a list that an earlier source gave.
+    changes one element of a list that an earlier source gave. Where several ``key.path=value``
+    follow each other, a ``type`` counts as if it stood before the other keys of its table.
 
     Args:
         cls: The config type.
@@ -67,7 +68,7 @@ def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, 
     """
     merged: Tree = {}
     raw_texts: dict[tuple[str, ...], str] = {}
-    for source in sources:
+    for source in _types_first(sources):
         if isinstance(source, str) and (found := _OVERRIDE.match(source)):
             path = tuple(found["key"].split("."))
             if not all(path):
@@ -83,6 +84,25 @@ def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, 
         _merge(merged, expanded)
     _fill_types(cls, merged)
     return _validate(cls, merged, raw_texts)
+
+
+def _types_first(
+    sources: Sequence[str | Path | Mapping[str, Any]],
+) -> list[str | Path | Mapping[str, Any]]:
+    """Move ``table.type=value`` before the overrides of ``table`` that it would make forgotten."""
+    ordered: list[str | Path | Mapping[str, Any]] = []
+    keys: list[str] = []  # of the overrides at the end
+    for source in sources:
+        found = _OVERRIDE.match(source) if isinstance(source, str) else None
+        key = found["key"] if found is not None else ""
+        table = key.removesuffix("type") if key.endswith(".type") else None
+        back = next((len(keys) - i for i, k in enumerate(keys) if table and k.startswith(table)), 0)
+        ordered.insert(len(ordered) - back, source)
+        if found is None:
+            keys = []
+        else:
+            keys.insert(len(keys) - back, key)
+    return ordered
 
 
 def to_toml(config: BaseModel) -> str:
@@ -319,6 +339,8 @@ def _path(tree: Tree, loc: Iterable[int | str]) -> tuple[str, ...]:
     parts = list(loc)
     for number, part in enumerate(parts):
         last = number == len(parts) - 1
+        if path and not isinstance(here, dict | list):
+            continue
         if isinstance(here, dict) and part not in here and (not last or part == here.get("type")):
             continue
         path.append(str(part))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from helpers.cli import TINY_RUN
 from turngym.cli.main import main
 from turngym.config import load_config, toml_files
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.run_folder import read_settings
 from turngym.trainers.settings.algo import needs_of
 from turngym.trainers.settings.train import TrainConfig
 
@@ -88,9 +90,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_method_takes_one_function_and_one_file_of_thirty_lines() -> None:
-    assert [len(block.splitlines()) <= 30 for block in blocks("extending.md", "python")] == [
-        True
-    ] * 2
+    methods = blocks("extending.md", "python")[:2]
+    assert [len(block.splitlines()) <= 30 for block in methods] == [True, True]
 
 
 @pytest.mark.parametrize("algo", ["no_circles", "early"])
@@ -101,6 +102,17 @@ def test_the_methods_of_the_page_train(folder: Path, algo: str) -> None:
         row for row in read_metrics(folder / algo / "metrics.jsonl") if "rollout/turns_mean" in row
     ]
     assert len(trained) == 2
+
+
+def test_the_loss_and_the_sampler_of_the_page_train(folder: Path) -> None:
+    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    [line] = [one for one in text.replace("\\\n", " ").splitlines() if "my_parts:praise" in one]
+    _, _, recipe, *overrides = shlex.split(line)
+    assert recipe == "demo"
+    assert main(["train", "tiny.toml", *overrides, "--out", "run"]) == 0
+    settings = read_settings(folder / "run")
+    assert settings["selection"]["sampler"]["type"] == "custom"
+    assert settings["algo"]["loss"]["surrogate"]["type"] == "custom"
 
 
 def test_the_function_of_the_page_gives_no_credit_in_circles(

@@ -198,6 +198,26 @@ def test_a_run_that_broke_off_ends_the_same(
     assert_same_outcome(tmp_path, straight)
 
 
+def test_a_run_with_parts_of_ones_own_that_broke_off_ends_the_same(tmp_path: Path) -> None:
+    own = {"type": "custom", "function": "helpers.custom_parts:Striding", "settings": {"stride": 3}}
+    loss = {"surrogate": {"type": "custom", "function": "helpers.custom_parts:reinforce"}}
+    parts = {
+        "env": {"num_train_tasks": 20},
+        "selection": {"sampler": own},
+        "algo": {"loss": loss},
+        "learner": {"num_epochs": 1},
+    }
+    config = load_config(TrainConfig, [SETTINGS, parts])
+    train(config, tmp_path / "straight")
+    tokens = updated_tokens(tmp_path / "straight")
+    assert sum(tokens[:3]) > 0
+    assert sum(tokens[3:]) > 0
+    with pytest.raises(ConnectionAbortedError):
+        train(config, tmp_path / "broken", progress=BreaksOff("reinforcement", 3))
+    train(config, tmp_path / "broken")
+    assert_same_outcome(tmp_path / "broken", tmp_path / "straight")
+
+
 def test_a_run_that_was_asked_to_stop_while_credit_samples_ends_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,16 @@ def test_another_type_replaces_the_block_instead_of_mixing(tmp_path: Path) -> No
     assert found.optimizer == Sgd(type="sgd", momentum=0.8)
 
 
+def test_a_type_that_comes_after_the_keys_of_its_block_drops_none_of_them(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[optimizer]\ntype = 'adam'\nbeta = 0.5\n")
+    after = ["options.a=1", "optimizer.momentum=0.8", "steps=3", "optimizer.type=sgd", "label=x"]
+    found = load_config(Run, [file, *after])
+    assert found.optimizer == Sgd(type="sgd", momentum=0.8)
+    assert (found.options, found.steps, found.label) == ({"a": 1}, 3, "x")
+    assert complaint("optimizer.beta=0.5", "optimizer.type=sgd").startswith("optimizer.beta: unkn")
+
+
 @pytest.mark.usefixtures("presets")
 def test_a_preset_replaces_the_block_and_can_be_overridden() -> None:
     found = load_config(Run, ["algo.sizes=[9]", "algo=careful", "algo.clip=0.15"])

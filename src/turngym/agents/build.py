@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, TypeVar
 
 from turngym.agents.chat.agent import ChatAgent, EngineModel
 from turngym.agents.chat.prompting import (
     ChatModel,
-    FullHistory,
     History,
-    PictureHistory,
+    OwnPrompting,
     PlainPrompting,
     Prompting,
     ReActPrompting,
     Reflection,
-    SummaryHistory,
-    WindowHistory,
 )
 from turngym.agents.config import (
     AgentConfig,
     CompletionsAgentConfig,
+    CustomPrompt,
     HistoryConfig,
     LocalAgentConfig,
     PartsConfig,
-    PictureHistoryConfig,
-    SummaryHistoryConfig,
-    WindowHistoryConfig,
 )
 from turngym.agents.engine.config import EngineConfig
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
@@ -192,7 +188,13 @@ def _path(path: str) -> Path | str:
 
 
 def prompting_of(config: PartsConfig) -> Prompting:
-    """Return the prompts that ``config`` describes."""
+    """Return the prompts that ``config`` describes.
+
+    Raises:
+        ConfigError: They are the user's own, and are not there or lack a method.
+    """
+    if isinstance(config.prompt, CustomPrompt):
+        return OwnPrompting(config.prompt, config)
     kind = ReActPrompting if config.prompt == "react" else PlainPrompting
     return kind(
         system=config.system,
@@ -202,10 +204,5 @@ def prompting_of(config: PartsConfig) -> Prompting:
 
 
 def _history(config: HistoryConfig) -> History:
-    if isinstance(config, WindowHistoryConfig):
-        return WindowHistory(config.turns, config.keep)
-    if isinstance(config, PictureHistoryConfig):
-        return PictureHistory(config.pictures)
-    if isinstance(config, SummaryHistoryConfig):
-        return SummaryHistory(config.max_tokens, config.keep)
-    return FullHistory()
+    history: History = resolve_name(config.builder)(**config.model_dump(exclude={"type"}))
+    return history

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from turngym.agents.engine.config import ChatTemplateConfig
 from turngym.config import StrictModel
+from turngym.custom import CustomPart
 from turngym.errors import ConfigError
 
 OWN_URL = "https://api.openai.com/v1"
@@ -124,14 +125,27 @@ class CompletionsConfig(SamplingConfig, ChatTemplateConfig):
     """Longest conversation in tokens."""
 
 
-class FullHistoryConfig(StrictModel):
+class HistorySettings(StrictModel):
+    """Base of the settings of a history."""
+
+    builder: ClassVar[str]
+    """``module:Class`` of the ``History``, called with the settings by name."""
+    asks_the_model: ClassVar[bool] = False
+    """Whether the model is asked things apart from the conversation."""
+
+
+class FullHistoryConfig(HistorySettings):
     """The model sees the whole conversation."""
+
+    builder: ClassVar[str] = "turngym.agents.chat.prompting:FullHistory"
 
     type: Literal["full"] = "full"
 
 
-class WindowHistoryConfig(StrictModel):
+class WindowHistoryConfig(HistorySettings):
     """The model sees the system message and the last turns."""
+
+    builder: ClassVar[str] = "turngym.agents.chat.prompting:WindowHistory"
 
     type: Literal["window"]
     turns: int = Field(default=8, ge=1)
@@ -140,8 +154,11 @@ class WindowHistoryConfig(StrictModel):
     """Turns that are left when there are more; None for half."""
 
 
-class SummaryHistoryConfig(StrictModel):
+class SummaryHistoryConfig(HistorySettings):
     """The model sees its own notes of what was dropped, and the last turns."""
+
+    builder: ClassVar[str] = "turngym.agents.chat.prompting:SummaryHistory"
+    asks_the_model: ClassVar[bool] = True
 
     type: Literal["summary"]
     max_tokens: int = Field(default=3000, ge=1)
@@ -150,24 +167,60 @@ class SummaryHistoryConfig(StrictModel):
     """Turns that are kept word for word."""
 
 
-class PictureHistoryConfig(StrictModel):
+class PictureHistoryConfig(HistorySettings):
     """The model sees all that was said, and the last pictures."""
+
+    builder: ClassVar[str] = "turngym.agents.chat.prompting:PictureHistory"
 
     type: Literal["pictures"]
     pictures: int = Field(default=4, ge=1)
     """Most pictures that are seen; with one more, all but the newest are dropped."""
 
 
+class CustomHistoryConfig(CustomPart, HistorySettings):
+    """A history of your own."""
+
+    part: ClassVar[str] = "custom history"
+    given: ClassVar[int] = 0
+    builder: ClassVar[str] = "turngym.agents.chat.prompting:OwnHistory"
+    asks_the_model: ClassVar[bool] = True
+
+    type: Literal["custom"]
+    function: str
+    """``module:Class``, made once as ``Class(**settings)`` for all episodes, with the method
+    ``fit`` of ``History``."""
+
+
 HistoryConfig = Annotated[
-    FullHistoryConfig | WindowHistoryConfig | SummaryHistoryConfig | PictureHistoryConfig,
+    FullHistoryConfig
+    | WindowHistoryConfig
+    | SummaryHistoryConfig
+    | PictureHistoryConfig
+    | CustomHistoryConfig,
     Field(discriminator="type"),
+]
+
+
+class CustomPrompt(CustomPart):
+    """A prompt of your own."""
+
+    part: ClassVar[str] = "custom prompt"
+
+    function: str
+    """``module:Class``, made once as ``Class(parts, **settings)`` with what else is set here, and
+    with the methods of ``Prompting``; ``PlainPrompting`` may be its base."""
+
+
+PromptConfig = Annotated[
+    Annotated[Literal["plain", "react"], Tag("name")] | Annotated[CustomPrompt, Tag("table")],
+    Discriminator(lambda value: "name" if isinstance(value, str) else "table"),
 ]
 
 
 class PartsConfig(StrictModel):
     """What is put around a model to make an agent of it."""
 
-    prompt: Literal["plain", "react"] = "plain"
+    prompt: PromptConfig = "plain"
     """``react`` asks for a thought before each action."""
     system: str = ""
     """Text before the environment's instructions."""
@@ -185,7 +238,7 @@ class PartsConfig(StrictModel):
     @property
     def asks_the_model(self) -> bool:
         """Whether the model is asked things apart from the conversation: notes or lessons."""
-        return self.reflection > 0 or isinstance(self.history, SummaryHistoryConfig)
+        return self.reflection > 0 or self.history.asks_the_model
 
 
 class ChatAgentConfig(ChatConfig, PartsConfig):

@@ -14,7 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from turngym.agents.config import CustomHistoryConfig, CustomPrompt, PartsConfig
 from turngym.agents.policy import EpisodeContext, EpisodeEnd
+from turngym.coroutines import awaited
 from turngym.errors import ConfigError
 from turngym.types import Message, Role, TokenSpan, Turn
 
@@ -173,6 +175,33 @@ class ReActPrompting(PlainPrompting):
         return super().opening(whole, lessons, native_tools=native_tools)
 
 
+class OwnPrompting(Prompting):
+    """Prompts that the user wrote.
+
+    Args:
+        config: Names the class.
+        parts: What it may go by.
+
+    Raises:
+        ConfigError: It is not there, or lacks a method.
+    """
+
+    def __init__(self, config: CustomPrompt, parts: PartsConfig) -> None:
+        self._config = config
+        self._made: Prompting = config.made(Prompting, parts)
+
+    def opening(self, instructions: str, lessons: Sequence[str], *, native_tools: bool) -> str:
+        """Return its system message."""
+        found = self._made.opening(instructions, lessons, native_tools=native_tools)
+        return str(self._config.checked(found, str, "opening"))
+
+    def observation(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> ChatMessage:
+        """Return its message."""
+        found = self._made.observation(observation, info)
+        message: ChatMessage = self._config.checked(found, ChatMessage, "observation")
+        return message
+
+
 Ask = Callable[[Sequence[ChatMessage]], Awaitable[str]]
 """Opens a conversation of its own with the same model and returns the text of its answer."""
 
@@ -298,6 +327,33 @@ class SummaryHistory(History):
             messages=_merged([*_system(messages), summary, *_unbound(messages[kept:])]),
             reason=f"compaction: {tokens:.0f} tokens are past {self._max_tokens}",
         )
+
+
+class OwnHistory(History):
+    """A history that the user wrote.
+
+    Args:
+        function: ``module:Class``.
+        settings: It is made with them.
+
+    Raises:
+        ConfigError: It is not there, or lacks the method.
+    """
+
+    def __init__(self, function: str, settings: Mapping[str, Any]) -> None:
+        self._config = CustomHistoryConfig(
+            type="custom", function=function, settings=dict(settings)
+        )
+        self._made: History = self._config.made(History)
+
+    async def fit(
+        self, messages: Sequence[ChatMessage], *, tokens: float, ask: Ask
+    ) -> Rewritten | None:
+        """Return what it makes of the conversation."""
+        found: Rewritten | None = await awaited(self._made.fit(messages, tokens=tokens, ask=ask))
+        if found is not None:
+            self._config.checked(found, Rewritten, "fit")
+        return found
 
 
 def estimated_tokens(messages: Sequence[ChatMessage]) -> float:

@@ -428,8 +428,11 @@ def _too_long(request: Request, error: Exception) -> Response:
 
 def _failed(request: Request, error: Exception) -> Response:
     """Return what upstream refused with its status, so that an agent knows whether to ask again."""
-    content = {"message": str(error), "type": "upstream_error"}
-    status = getattr(error.__cause__, "status_code", 500)
+    refused_by = getattr(error.__cause__, "status_code", None)
+    ours = isinstance(error, ConfigError) and refused_by is None
+    kind = "invalid_request_error" if ours else "upstream_error"
+    content = {"message": str(error), "type": kind}
+    status = refused_by or 500
     if status >= 500 or status in _OF_OPERATOR:
         status = 400 if isinstance(error, ConfigError) else 502
     answer = json_response({"error": content}, status=status)

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from turngym.trainers.losses.surrogates import (
     MAX_LOG_RATIO,
-    SURROGATES,
     SurrogateInputs,
     level_log_ratios,
+    surrogate_losses,
     with_token_gradients,
 )
 from turngym.trainers.samples import TrainingSample
@@ -106,7 +106,7 @@ def policy_loss(terms: TokenTerms, config: LossConfig, regularizer: RegularizerC
         advantages=terms.advantages,
         start_values=terms.start_values,
     )
-    losses_N, clipped_N = SURROGATES[config.surrogate.type](inputs, config.surrogate)
+    losses_N, clipped_N = surrogate_losses(inputs, config.surrogate)
     if terms.held_back is not None and config.covariance.rule == "clip":
         losses_N = losses_N.masked_fill(terms.held_back, 0.0)
         clipped_N = clipped_N | terms.held_back
@@ -319,7 +319,7 @@ def covariant_tokens(
     if covariance.rule == "kl":
         held_N[covariances_N.topk(min(count, len(covariances_N))).indices] = True
         return held_N
-    _, clipped_N = SURROGATES[config.surrogate.type](inputs, config.surrogate)
+    _, clipped_N = surrogate_losses(inputs, config.surrogate)
     inside_N = (covariances_N > covariance.low) & (covariances_N < covariance.high) & ~clipped_N
     places = rng.permutation(inside_N.nonzero().flatten().numpy())[:count]
     held_N[torch.from_numpy(places)] = True

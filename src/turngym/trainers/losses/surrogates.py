@@ -14,20 +14,22 @@ Axis letters: L position in a sample, N sampled tokens laid out flat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from turngym.errors import ConfigError
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import (
     Balance,
     Classify,
     ClippedWeight,
+    CustomSurrogate,
     DivergenceMask,
     Fit,
     LogClipGeo,
@@ -36,6 +38,7 @@ from turngym.trainers.settings.loss import (
     RatioLevel,
     SoftGate,
     Squared,
+    SurrogateSettings,
     TaperedWeight,
     ZeroedWeight,
 )
@@ -313,22 +316,43 @@ def squared(inputs: SurrogateInputs, config: Squared) -> tuple[Tensor, Tensor]:
     return leash_N - inputs.advantages * inputs.policy_logprobs, _nowhere(inputs)
 
 
-# Any: each function takes its own settings, which the discriminator has already distinguished.
-SURROGATES: Mapping[str, Callable[[SurrogateInputs, Any], tuple[Tensor, Tensor]]] = {
-    "ppo_clip": ppo_clip,
-    "pg": policy_gradient,
-    "is_clip": banded_weight,
-    "is_zero": banded_weight,
-    "soft_gate": soft_gate,
-    "log_clip_geo": log_clip_geo,
-    "div_mask": divergence_mask,
-    "squared": squared,
-    "is_taper": tapered_weight,
-    "balance": balance,
-    "classify": policy_gradient,
-    "fit": fit,
-}
-"""Every surrogate by the ``type`` of its settings."""
+def custom(inputs: SurrogateInputs, config: CustomSurrogate) -> tuple[Tensor, Tensor]:
+    """Return what the user's function makes of ``inputs``, each [N].
+
+    Raises:
+        ConfigError: That is not one finite loss per token, or no gradient leads to the policy.
+        TrainingError: It raised something.
+    """
+    function = config.imported()
+    with config.running():
+        found = function(inputs, **config.settings)
+    losses_N, bounded_N = found if isinstance(found, tuple) else (found, _nowhere(inputs))
+    for values_N in (losses_N, bounded_N):
+        config.checked(values_N, Tensor, "the function")
+        if values_N.shape != inputs.advantages.shape:
+            raise ConfigError(
+                f"{config.named}: returned shape {tuple(values_N.shape)}, wanted one value per "
+                f"token, {tuple(inputs.advantages.shape)}"
+            )
+    if not bool(losses_N.isfinite().all()):
+        raise ConfigError(f"{config.named}: returned a loss that is not finite")
+    if inputs.policy_logprobs.requires_grad and not losses_N.requires_grad:
+        raise ConfigError(
+            f"{config.named}: its losses have no gradient: make them of inputs.policy_logprobs, "
+            "inputs.log_ratios or inputs.ratios"
+        )
+    return losses_N, bounded_N.bool()
+
+
+def surrogate_losses(inputs: SurrogateInputs, config: SurrogateSettings) -> tuple[Tensor, Tensor]:
+    """Return losses [N], and the tokens [N] whose gradient is bounded or removed.
+
+    Args:
+        inputs: Of N tokens.
+        config: Names the surrogate.
+    """
+    found: tuple[Tensor, Tensor] = resolve_name(config.builder)(inputs, config)
+    return found
 
 
 def _nowhere(inputs: SurrogateInputs) -> Tensor:

@@ -12,11 +12,11 @@ from typing import Any
 from turngym import registry
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.config import load_config, toml_files
+from turngym.custom import custom_parts
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
 from turngym.registry import EnvEntry
 from turngym.tracing import check_tracing
-from turngym.trainers.credit.custom import import_functions
 from turngym.trainers.settings.algo import AlgoConfig, needs_of
 from turngym.trainers.settings.group import UtteranceCritic
 from turngym.trainers.settings.rewards import Need, Progress
@@ -42,7 +42,8 @@ def check_needs(config: TrainConfig) -> None:
         MissingExtraError: A tracker, or OpenTelemetry, is not installed.
         ConfigError: Something is missing; the message names it and the environments that give it.
     """
-    import_functions(config.algo)
+    for own in custom_parts(config):
+        own.imported()
     if config.learner.routing == "replay" and not getattr(config.engine, "routing", False):
         raise ConfigError(
             "learner.routing='replay' takes the experts that vLLM reports: wanted engine.type=vllm "

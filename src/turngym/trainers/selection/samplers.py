@@ -5,14 +5,16 @@ Difficulty is a Beta distribution that forgets. Axis letters: K tasks of the poo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from turngym.errors import ConfigError
 from turngym.trainers.samples import FloatArray
-from turngym.trainers.settings.selection import Bandit, SamplerConfig, Thompson
+from turngym.trainers.settings.selection import Bandit, CustomSampler, SamplerConfig, Thompson
 
 
 @dataclass(slots=True)
@@ -225,6 +227,63 @@ class BanditSampler(UniformSampler):
         """Restore what ``state`` returned."""
         self.values = dict(state.get("values", {}))
         self._arms = {int(task): arm for task, arm in state.get("arms", {}).items()}
+
+
+class OwnSampler(UniformSampler):
+    """A sampler that the user wrote; what it raises is named, and so is a wrong thing it returns.
+
+    Args:
+        config: Names it.
+        tasks: To choose from.
+
+    Raises:
+        ConfigError: It is not there, or lacks a method.
+    """
+
+    def __init__(self, config: CustomSampler, tasks: SampledTasks) -> None:
+        self._config = config
+        self._sampler = config.made(UniformSampler, tasks)
+
+    def choose(self, first: int, count: int, *, step: int, rng: np.random.Generator) -> list[int]:
+        """Return what it chooses.
+
+        Raises:
+            ConfigError: These are not ``count`` places.
+        """
+        with self._config.running():
+            found = list(self._sampler.choose(first, count, step=step, rng=rng))
+            places = [int(place) for place in found if place == int(place) and place >= 0]
+        if not len(places) == len(found) == count:
+            raise ConfigError(
+                f"{self._config.named}: choose gave {str(found)[:200]}, wanted {count} places of "
+                "tasks, 0 or more each"
+            )
+        return places
+
+    def observe(self, task: int, returns: Sequence[float]) -> None:
+        """Show it the returns of one group."""
+        with self._config.running():
+            self._sampler.observe(task, returns)
+
+    def state(self) -> dict[str, Any]:
+        """Return its state.
+
+        Raises:
+            ConfigError: It does not consist of JSON values.
+        """
+        with self._config.running():
+            found: dict[str, Any] = self._config.checked(self._sampler.state(), dict, "state")
+            if json.loads(json.dumps(found)) != found:
+                raise ConfigError(
+                    f"{self._config.named}: state is not the same after writing and reading it as "
+                    "JSON: wanted lists and keys of text, no tuples and no numbers as keys"
+                )
+        return found
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state`` returned."""
+        with self._config.running():
+            self._sampler.load_state(state)
 
 
 def probabilities(values_A: Sequence[float], config: Bandit) -> FloatArray:

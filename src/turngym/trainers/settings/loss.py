@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from turngym.config import StrictModel
+from turngym.custom import CustomPart
 from turngym.trainers.settings.corrections import (
     CorrectionConfig,
     CovarianceConfig,
@@ -19,6 +20,8 @@ from turngym.trainers.settings.corrections import (
 class SurrogateSettings(StrictModel):
     """Base of the settings of a surrogate, with what other settings depend on."""
 
+    builder: ClassVar[str]
+    """``module:function``, called as ``function(inputs, settings)``."""
     has_ratio: ClassVar[bool] = True
     """Whether it reads an importance ratio."""
     has_trust_region: ClassVar[bool] = True
@@ -52,6 +55,7 @@ class Balance(SurrogateSettings):
     needed. The policy that reinforcement started from is the reference.
     """
 
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:balance"
     has_ratio: ClassVar[bool] = False
     has_trust_region: ClassVar[bool] = False
     fits_log_ratios: ClassVar[bool] = True
@@ -77,6 +81,7 @@ class Classify(SurrogateSettings):
     less the mean of the others of its group. The advantage is its label, 1 for a success and 0.
     """
 
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:policy_gradient"
     fits_log_ratios: ClassVar[bool] = True
     is_of_episodes: ClassVar[bool] = True
     joins_groups: ClassVar[bool] = True
@@ -97,6 +102,7 @@ class Fit(SurrogateSettings):
     vocabulary of the log-ratios of the token that was sampled next, 0 behind the last one.
     """
 
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:fit"
     fits_log_ratios: ClassVar[bool] = True
 
     type: Literal["fit"]
@@ -178,6 +184,8 @@ KlEstimator = Literal["k1", "k2", "k3", "k1_plus", "k3_plus", "k3_unbiased"]
 class PpoClip(SurrogateSettings):
     """Stop pushing a token once its ratio leaves a band in the direction it is pushed."""
 
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:ppo_clip"
+
     type: Literal["ppo_clip"] = "ppo_clip"
     clip_low: float = Field(default=0.2, gt=0, le=1)
     """Ratios below ``1 - clip_low`` get no gradient when the advantage is negative."""
@@ -209,6 +217,7 @@ class PpoClip(SurrogateSettings):
 class PolicyGradient(SurrogateSettings):
     """REINFORCE: log-prob times advantage, without a ratio and without a trust region."""
 
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:policy_gradient"
     has_ratio: ClassVar[bool] = False
     has_trust_region: ClassVar[bool] = False
 
@@ -224,6 +233,7 @@ class TaperedWeight(SurrogateSettings):
     advantage counts less the less likely it has become (TOPR).
     """
 
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:tapered_weight"
     has_trust_region: ClassVar[bool] = False
 
     type: Literal["is_taper"]
@@ -248,17 +258,23 @@ class ClippedWeight(_Band):
     With ``old_policy="behaviour"`` this is AIPO.
     """
 
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:banded_weight"
+
     type: Literal["is_clip"]
 
 
 class ZeroedWeight(_Band):
     """REINFORCE with the ratio as a weight, and no gradient where it leaves the band."""
 
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:banded_weight"
+
     type: Literal["is_zero"]
 
 
 class SoftGate(SurrogateSettings):
     """Fade the push out smoothly as the ratio leaves 1, without a boundary."""
+
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:soft_gate"
 
     type: Literal["soft_gate"]
     temperature_positive: float = Field(default=1.0, gt=0)
@@ -273,6 +289,8 @@ class LogClipGeo(SurrogateSettings):
     ``ratio_level`` says over what: ``sequence_geo`` or ``turn``.
     """
 
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:log_clip_geo"
+
     type: Literal["log_clip_geo"]
     clip_low: float = Field(default=0.4, gt=0)
     """Log-ratios below ``-clip_low`` get no gradient when the advantage is negative."""
@@ -282,6 +300,8 @@ class LogClipGeo(SurrogateSettings):
 
 class DivergenceMask(SurrogateSettings):
     """Weigh by the ratio, and leave out tokens whose probability has moved too far, in points."""
+
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:divergence_mask"
 
     type: Literal["div_mask"]
     low: float = Field(default=0.2, gt=0, le=1)
@@ -293,9 +313,24 @@ class DivergenceMask(SurrogateSettings):
 class Squared(SurrogateSettings):
     """REINFORCE with the squared log-ratio as a leash to the old policy."""
 
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:squared"
+
     type: Literal["squared"]
     tau: float = Field(default=0.1, gt=0)
     """Weight of the leash: the loss holds ``tau / 2`` times the square."""
+
+
+class CustomSurrogate(CustomPart, SurrogateSettings):
+    """A surrogate of your own."""
+
+    part: ClassVar[str] = "custom loss"
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:custom"
+
+    type: Literal["custom"]
+    function: str
+    """``module:function``, called as ``function(inputs, **settings)`` with the
+    ``SurrogateInputs`` of N tokens; it returns losses [N], or with them a boolean mask [N] of the
+    tokens whose gradient it bounds or removes, which is measured."""
 
 
 Surrogate = Annotated[
@@ -310,7 +345,8 @@ Surrogate = Annotated[
     | TaperedWeight
     | Balance
     | Classify
-    | Fit,
+    | Fit
+    | CustomSurrogate,
     Field(discriminator="type"),
 ]
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from turngym.config import StrictModel
+from turngym.custom import CustomPart
 from turngym.trainers.settings.warm_up import WarmUpSettings
 
 Need = Literal["state_key", "ground_truth", "potential", "expert_match"]
@@ -73,9 +74,10 @@ class AdvantageSettings(StrictModel):
         return False
 
 
-class CustomReward(StrictModel):
+class CustomReward(CustomPart):
     """A reward for every turn, from a function or a class of your own."""
 
+    part: ClassVar[str] = "custom reward"
     builder: ClassVar[str] = "turngym.trainers.credit.custom:custom_source"
     asks_model: ClassVar[bool] = True
 
@@ -84,15 +86,15 @@ class CustomReward(StrictModel):
     """``module:function``, called as ``function(turns, **settings)``; it returns one value per turn
     [N], or a ``RewardComponent`` where some turns have none. A class is made once per run, as
     ``Class(context, **settings)``, is a ``RewardSource`` and may learn."""
-    settings: dict[str, JsonValue] = Field(default_factory=dict)
-    """More arguments."""
     needs: tuple[Need, ...] = ()
     """What the environment must give."""
 
 
-class CustomAdvantage(AdvantageSettings):
+class CustomAdvantage(CustomPart, AdvantageSettings):
     """An advantage for every turn, from a function or a class of your own."""
 
+    part: ClassVar[str] = "custom advantage"
+    given: ClassVar[int] = 2
     builder: ClassVar[str] = "turngym.trainers.credit.custom:custom_credit"
 
     type: Literal["custom"]
@@ -102,8 +104,6 @@ class CustomAdvantage(AdvantageSettings):
     ``CreditMethod`` and may learn."""
     rewards: tuple[str, ...] = ("env",)
     """Reward sources, by ``type``, that it reads."""
-    settings: dict[str, JsonValue] = Field(default_factory=dict)
-    """More arguments."""
     needs: tuple[Need, ...] = ()
     """What the environment must give."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from turngym.config import StrictModel
+from turngym.custom import CustomPart
 
 
 class SelectionPart(StrictModel):
@@ -61,7 +62,19 @@ class Bandit(SelectionPart):
     """Arms are sampled with probabilities ``softmax(value / temperature)``."""
 
 
-SamplerConfig = Annotated[Uniform | Thompson | Bandit, Field(discriminator="type")]
+class CustomSampler(CustomPart, SelectionPart):
+    """A sampler of your own."""
+
+    part: ClassVar[str] = "custom sampler"
+    builder: ClassVar[str | None] = "turngym.trainers.selection.samplers:OwnSampler"
+
+    type: Literal["custom"]
+    function: str
+    """``module:Class``, made once per run as ``Class(tasks, **settings)``, with the methods of
+    ``UniformSampler``, which may be its base; ``tasks`` is a ``SampledTasks``."""
+
+
+SamplerConfig = Annotated[Uniform | Thompson | Bandit | CustomSampler, Field(discriminator="type")]
 
 
 class FixedBudget(SelectionPart):

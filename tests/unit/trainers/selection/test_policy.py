@@ -126,8 +126,9 @@ def test_broken_attempts_are_no_failures() -> None:
         {"sampler": {"type": "thompson"}, "budget": {"type": "confidence"}},
         {"sampler": {"type": "bandit"}, "replay": {"type": "imitation"}},
         {"condition": {"type": "prefix", "below": 1.0}, "replay": {"type": "successes"}},
+        {"sampler": {"type": "custom", "function": "helpers.custom_parts:Striding"}},
     ],
-    ids=["beliefs", "bandit", "prefix"],
+    ids=["beliefs", "bandit", "prefix", "custom"],
 )
 def test_a_checkpoint_restores_every_choice(settings: dict[str, Any]) -> None:
     made, again = selection(**settings), selection(**settings)
@@ -141,6 +142,14 @@ def test_a_checkpoint_restores_every_choice(settings: dict[str, Any]) -> None:
     assert again.replay(3, late) == made.replay(3, late)
     if settings.get("replay") == {"type": "imitation"}:
         assert again.imitation(4) == made.imitation(4)
+
+
+def test_a_sampler_of_ones_own_chooses_from_what_it_saw() -> None:
+    function = "helpers.custom_parts:Striding"
+    made = selection(sampler={"type": "custom", "function": function, "settings": {"stride": 4}})
+    assert [int(r.task.id.rsplit("/", 1)[1]) for r in orders(made, 0, 4)] == [0, 4, 2, 0]
+    play(made, 0, 0.5)
+    assert [int(r.task.id.rsplit("/", 1)[1]) for r in orders(made, 4, 4)] == [1, 5, 3, 1]
 
 
 def test_an_environment_begins_the_same_wherever_its_past_matters() -> None:
