@@ -114,6 +114,18 @@ def test_servers_need_a_folder_for_weights() -> None:
         config("engine.type=vllm", 'engine.urls=["http://127.0.0.1:1"]')
 
 
+def test_a_loss_of_whole_groups_refuses_groups_of_one() -> None:
+    with pytest.raises(ConfigError, match="group_size=1 leaves nothing to compare with"):
+        config("algo=pacs", "rollout.group_size=1")
+
+
+def test_arguments_of_servers_leave_alone_what_other_settings_decide() -> None:
+    for taken in ('["--seed", "3", "--max-model-len", "512"]', '["--max-model-len=512"]'):
+        with pytest.raises(ConfigError, match=r"--max-model-len is set by model\.context"):
+            config("engine.type=vllm", f"engine.args={taken}")
+    assert config("engine.type=vllm", 'engine.args=["--seed", "3"]').engine.type == "vllm"
+
+
 def test_resolved_settings_read_back_the_same(tmp_path: Path) -> None:
     file = tmp_path / "resolved.toml"
     for name in PRESETS:

@@ -103,6 +103,20 @@ class LocalEngineConfig(StrictModel):
     """Of weights and cache; the head is float32 always."""
 
 
+_SET_BY = {
+    "--context": "model.context",
+    "--dtype": "engine.dtype",
+    "--gpu-memory-utilization": "engine.gpu_memory",
+    "--host": "engine.resource",
+    "--max-model-len": "model.context",
+    "--model": "model.path",
+    "--port": "engine.port",
+    "--tensor-parallel-size": "engine.gpus",
+    "-tp": "engine.gpus",
+}
+"""Arguments of servers that other settings decide."""
+
+
 class VllmEngineConfig(StrictModel):
     """Servers that speak vLLM's wire for training: vLLM itself, or ``turngym serve policy``."""
 
@@ -180,6 +194,9 @@ class VllmEngineConfig(StrictModel):
             raise ValueError("urls: wanted http:// before each")
         if len(set(self.urls)) != len(self.urls):
             raise ValueError("urls names a server twice")
+        for name in (arg.partition("=")[0] for arg in self.args):
+            if name in _SET_BY:
+                raise ValueError(f"args: {name} is set by {_SET_BY[name]}")
         if self.routing and (self.server != "vllm" or not (self.gpus or self.urls)):
             raise ValueError(
                 "routing is reported by vLLM on a GPU alone: wanted server='vllm' with gpus of 1 "
