@@ -122,18 +122,19 @@ def test_a_run_that_goes_on_with_another_environment_in_its_file_says_so_once(
     assert [change["sources"] for change in content["changes"]] == [[str(file)]] * 2
 
 
-def test_a_run_that_goes_on_with_another_credit_function_says_so_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "where", ["algo.advantage", "algo.loss.surrogate", "selection.sampler", "agent.history"]
+)
+def test_a_run_that_goes_on_with_another_part_of_ones_own_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     file = tmp_path / "mine.py"
-    file.write_text("def credit(turns, components): ...\n")
-    (tmp_path / "mine.toml").write_text(
-        f'advantage = {{ type = "custom", function = "{file}:credit", rewards = ["env"] }}\n'
-    )
+    file.write_text("def credit(*given): ...\n")
+    part = json.dumps({"type": "custom", "function": f"{file}:credit"})
     for edited, expected in ((False, 0), (True, 1), (False, 0)):
         file.write_text(file.read_text() + "\n" * edited)
         caplog.clear()
-        begun_run(tmp_path / "run", f"algo={tmp_path / 'mine.toml'}")
+        begun_run(tmp_path / "run", f"{where}={part}")
         said = f"{file}:credit is no longer what the run began with"
         assert sum(said in message for message in caplog.messages) == expected
         (tmp_path / "run" / "checkpoints" / "000001-before-0").rmdir()

@@ -31,6 +31,7 @@ from typing import IO, Any, Self
 
 from turngym import registry
 from turngym.coroutines import Uncut
+from turngym.custom import custom_parts
 from turngym.environments.own import files_digest
 from turngym.errors import ConfigError, RecordError
 from turngym.provenance import VERSION, source_commit, source_digest
@@ -49,7 +50,6 @@ from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.annotate_advantages import most_instructive
 from turngym.trainers.runs.checkpoints import advice, latest_checkpoint
 from turngym.trainers.runs.needs import check_change, extends
-from turngym.trainers.settings.rewards import CustomAdvantage, CustomReward
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.trackers.base import TRACKERS
 from turngym.types import Trajectory
@@ -333,11 +333,10 @@ class RunFolder:
 
 
 def _sources(config: TrainConfig) -> dict[str, str | None]:
-    """Return the digests of what environments and credit of the user's own are made of."""
+    """Return the digests of what environments and parts of the user's own are made of."""
     entries = {part.id: registry.find(part.id) for part in config.env.parts}
     found = {name: files_digest(one.source) for name, one in entries.items() if one.source}
-    parts = (*config.algo.rewards, config.algo.advantage)
-    own = [one.function for one in parts if isinstance(one, CustomReward | CustomAdvantage)]
+    own = [part.function for part in custom_parts(config)]
     return found | {name: source_digest(name) for name in own}
 
 
