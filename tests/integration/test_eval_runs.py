@@ -330,11 +330,14 @@ def test_what_a_users_module_prints_is_no_part_of_json(tmp_path: Path) -> None:
 def test_episodes_that_a_second_signal_cuts_off_are_played_again(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import asyncio, signal\n"
+        "waiting = []\n"
         "def stop():\n"
         "    signal.raise_signal(signal.SIGTERM)\n"
         "    signal.raise_signal(signal.SIGTERM)\n"
         "async def act(observation, info):\n"
-        "    asyncio.get_running_loop().call_later(0.5, stop)\n"
+        "    waiting.append(observation)\n"
+        "    if len(waiting) == 4:\n"  # all episodes: two signals in all, and no third
+        "        asyncio.get_running_loop().call_later(0.5, stop)\n"
         "    await asyncio.sleep(600)\n"
     )
     agent = ("--agent", f"{tmp_path / 'slow.py'}:act", "--episodes", "4")
