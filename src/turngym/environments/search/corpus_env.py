@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from random import Random
 from typing import Any, Unpack
 
 from turngym.environments.search.backends.base import SearchBackend
+from turngym.environments.search.backends.custom import own_backend
 from turngym.environments.search.backends.http import HttpBackend, live_backend
 from turngym.environments.search.backends.sqlite import SqliteBackend, documents_of
 from turngym.environments.search.base import Limits, SearchEnv, SearchOptions
@@ -195,7 +197,8 @@ class CorpusEnv(SearchEnv):
         index: Folder that ``turngym corpus build`` made.
         engine: Which engine of the index answers (``sqlite``, ``tantivy``, ``bm25s``, ``dense``,
             ``hybrid``); or, without ``index``, a live one: a table with ``url`` and what
-            ``live_backend`` takes.
+            ``live_backend`` takes; or one of your own: a table with ``type="custom"``,
+            ``function`` (``module:Class`` of a ``SearchBackend``) and its ``settings``.
         questions: JSONL file of ``text``, ``answers`` and optionally ``plan``, ``split``,
             ``kind``, ``mentions``; needed unless the index is of packages.
         limits: Budgets, and how results are shown, as a table.
@@ -215,11 +218,13 @@ class CorpusEnv(SearchEnv):
         self.blocks = is_live = isinstance(engine, Mapping)
         if is_live and (index is not None or questions is None):
             raise ConfigError("search/corpus: a live engine needs 'questions' and no 'index'")
-        if isinstance(engine, Mapping):
-            self._backend: SearchBackend = live_backend(engine)
-            place = str(engine.get("url"))
-        else:
+        self._backend: SearchBackend
+        if not isinstance(engine, Mapping):
             self._backend = _local_backend(place, engine)
+        elif engine.get("type") == "custom":
+            self._backend, place = own_backend(engine), json.dumps(engine, sort_keys=True)
+        else:
+            self._backend, place = live_backend(engine), str(engine.get("url"))
         if questions is None and not len(_graph(place)):
             raise ConfigError(
                 f"search/corpus: index {index} is not of packages, so no questions can be made "

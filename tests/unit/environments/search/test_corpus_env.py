@@ -1,9 +1,12 @@
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 import turngym
 from turngym.environments.checks.check import check_fork, check_turn_env
+from turngym.environments.search.backends.custom import CustomEngine, OwnBackend
 from turngym.environments.search.corpus import JsonlSource
 from turngym.environments.search.corpus_env import CorpusEnv
 from turngym.environments.search.index import build_index
@@ -124,6 +127,62 @@ def test_wrong_arguments_are_told(place):
     with pytest.raises(ConfigError, match=r"search limits: .*'max_serches'.*; known: max_searches"):
         CorpusEnv(limits={"max_serches": 3})
     assert CorpusEnv(limits={"max_searches": 3}).limits.max_searches == 3
+
+
+def test_the_engine_of_the_page_answers(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[4] / "docs/search.md").read_text()
+    [code] = re.findall(r"```python\n(\"\"\"my_engine.*?)```", page, re.DOTALL)
+    (tmp_path / "my_engine.py").write_text(code)
+    plan = [{"query": "tin mine", "doc": "tin"}, {"query": "Ada Pell", "doc": "pell"}]
+    asked = {"text": "Where was she born who opened the tin mine?", "answers": ["Norrow"]}
+    asked["split"] = "test"
+    (tmp_path / "questions.jsonl").write_text(json.dumps({**asked, "plan": plan}))
+    monkeypatch.chdir(tmp_path)
+    own = {"type": "custom", "function": "my_engine.py:Titles"}
+    envs = [CorpusEnv(engine=own, questions="questions.jsonl") for _ in range(2)]
+    assert envs[0].backend is envs[1].backend, "it is made once"
+    assert envs[0].blocks
+    envs[0].reset(options={"task": envs[0].task("test", 0)})
+    seen, over = "", False
+    while not over:
+        seen, reward, over, _, _ = envs[0].step(envs[0].expert_action())
+    assert reward == 1.0, seen
+
+
+class Careless:
+    """Returns what no engine does."""
+
+    name = "careless"
+
+    def search(self, query, k):
+        return ["a hit"]
+
+    def get(self, doc_id):
+        return {"id": doc_id}
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"function": "my_engine_that_is_not:Titles"}, "no module 'my_engine_that_is_not' here"),
+        ({"functio": "a:b"}, "functio: unknown key"),
+        ({"function": "builtins:object"}, "lacks search, get, close of turngym"),
+    ],
+)
+def test_an_engine_that_is_none_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        CorpusEnv(engine={"type": "custom", **settings}, questions="questions.jsonl")
+
+
+def test_what_an_engine_wrongly_returns_is_named():
+    engine = OwnBackend(CustomEngine(type="custom", function=f"{__file__}:Careless"))
+    with pytest.raises(ConfigError, match="Careless': search, in its list, gave a str, wanted a"):
+        engine.search("x", 3)
+    with pytest.raises(ConfigError, match="Careless': get gave a dict, wanted a Document"):
+        engine.get("x")
 
 
 @pytest.mark.parametrize(
