@@ -22,7 +22,11 @@ MODULES = (
     "matplotlib.backends.backend_agg",
     "transformers.models.llama.modeling_llama",
     "turngym.cli.main",
-    "turngym.cli.train",
+    *(f"turngym.cli.{name}" for name in ("check", "corpus", "doctor", "eval", "plan", "play")),
+    *(
+        f"turngym.cli.{name}"
+        for name in ("replay", "report", "serve", "simulate", "tasks", "train")
+    ),
     "turngym.trainers.loop",
 )
 FORKS = multiprocessing.get_context("forkserver")

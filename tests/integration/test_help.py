@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import typer
 
 from helpers import warm
-from turngym.cli.main import app, main
+from turngym.cli.main import main, program
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -18,7 +20,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
         yield from commands(inner, (*path, name))
 
 
-ALL = dict(commands(typer.main.get_command(app)))
+ALL = dict(commands(typer.main.get_command(program())))
 
 
 def completed(words: str) -> list[str]:
@@ -30,6 +32,20 @@ def completed(words: str) -> list[str]:
     done = warm.turngym(env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
+
+
+@pytest.mark.parametrize("words", [["envs"], ["check", "env", "--help"], ["--version"]])
+def test_a_command_brings_along_no_other(words: list[str]) -> None:
+    code = (
+        f"import sys; from turngym.cli.main import main; main({words!r}); "
+        "found = [name for name in sys.modules if name.startswith('turngym.')]; "
+        "print(*found, 'torch' * ('torch' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.splitlines()[-1].split())
+    others = {"turngym.cli.train", "turngym.cli.eval", "turngym.cli.serve", "turngym.cli.doctor"}
+    assert not modules & {*others, "turngym.sandbox.checks.check", "torch"}
+    assert ("turngym.cli.check" in modules) is (words != ["--version"])
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

@@ -26,8 +26,6 @@ from turngym.plugins import import_attribute
 from turngym.records import writable_folder
 from turngym.registry import EnvEntry, program_name
 from turngym.reports.texts import soundness_page
-from turngym.sandbox.backends.catalogue import backend_names
-from turngym.sandbox.checks.check import check_sandbox
 from turngym.tasks.base import SPLITS, Split, Task
 
 if TYPE_CHECKING:
@@ -101,6 +99,9 @@ def check_a_sandbox(
 
     Exit code 1 when a promise is broken, an attack gets through, or a required check could not run.
     """
+    from turngym.sandbox.backends.catalogue import backend_names  # slow, and not for other checks
+    from turngym.sandbox.checks.check import check_sandbox
+
     if ":" not in name and name not in backend_names():
         raise unknown_name("sandbox", name, backend_names())
     target = import_attribute("sandbox", name) if ":" in name else name

@@ -11,19 +11,15 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
+from pkgutil import resolve_name
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from turngym import __version__
-from turngym.cli.check import app as check_app
-from turngym.cli.check import envs, new
-from turngym.cli.corpus import app as corpus_app
-from turngym.cli.doctor import doctor
-from turngym.cli.eval import evaluate
 from turngym.cli.output import (
     FAILED,
     FINE,
@@ -34,55 +30,69 @@ from turngym.cli.output import (
     kept_stdout,
     lines,
 )
-from turngym.cli.plan import launch, plan
-from turngym.cli.play import play
-from turngym.cli.replay import replay
-from turngym.cli.report import export, report, view
-from turngym.cli.serve import app as serve_app
-from turngym.cli.simulate import audit, simulate
-from turngym.cli.tasks import app as tasks_app
-from turngym.cli.train import app as config_app
-from turngym.cli.train import compare, train
 from turngym.errors import ConfigError
 
-app = typer.Typer(
-    help="turngym: the gym where LLM agents learn turn by turn.", pretty_exceptions_enable=False
-)
-_PANELS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
+_PANELS: Mapping[str, Mapping[str, str]] = {
     "Run an agent": {
-        "eval": evaluate,
-        "play": play,
-        "view": view,
-        "replay": replay,
-        "serve": serve_app,
+        "eval": "eval:evaluate",
+        "play": "play:play",
+        "view": "report:view",
+        "replay": "replay:replay",
+        "serve": "serve:app",
     },
     "Train a model": {
-        "train": train,
-        "plan": plan,
-        "launch": launch,
-        "compare": compare,
-        "config": config_app,
-        "export": export,
-        "audit": audit,
-        "simulate": simulate,
-        "report": report,
+        "train": "train:train",
+        "plan": "plan:plan",
+        "launch": "plan:launch",
+        "compare": "train:compare",
+        "config": "train:app",
+        "export": "report:export",
+        "audit": "simulate:audit",
+        "simulate": "simulate:simulate",
+        "report": "report:report",
     },
     "Environments and tasks": {
-        "envs": envs,
-        "new": new,
-        "check": check_app,
-        "tasks": tasks_app,
-        "corpus": corpus_app,
+        "envs": "check:envs",
+        "new": "check:new",
+        "check": "check:app",
+        "tasks": "tasks:app",
+        "corpus": "corpus:app",
     },
-    "This machine": {"doctor": doctor},
+    "This machine": {"doctor": "doctor:doctor"},
 }
-"""Commands by what a user wants, in the order of ``--help``."""
-for _panel, _commands in _PANELS.items():
-    for _name, _command in _commands.items():
-        if isinstance(_command, typer.Typer):
-            app.add_typer(_command, name=_name, rich_help_panel=_panel)
-        else:
-            app.command(_name, rich_help_panel=_panel)(_command)
+"""Commands by what a user wants, in the order of ``--help``, and where in this folder each is."""
+
+
+def program(only: str = "") -> typer.Typer:
+    """Return the program.
+
+    Args:
+        only: A command, or an option, that needs no other command: what is not imported takes no
+            time. Where there is none of this name, the program has all commands.
+    """
+    app = typer.Typer(
+        help="turngym: the gym where LLM agents learn turn by turn.",
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(_root)
+    known = any(only in commands for commands in _PANELS.values())
+    for panel, commands in _PANELS.items():
+        for name, place in commands.items():
+            if (known and name != only) or only == "--version":
+                continue
+            command = resolve_name(f"turngym.cli.{place}")
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=name, rich_help_panel=panel)
+            else:
+                app.command(name, rich_help_panel=panel)(command)
+    return app
+
+
+def _asked_for(arguments: Sequence[str]) -> str:
+    """Return the command that the arguments, or those that a shell completes, name first."""
+    completed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
+    words = completed.split()[1:] if "_TURNGYM_COMPLETE" in os.environ else arguments
+    return next((word for word in words if not word.startswith("-") or word == "--version"), "")
 
 
 def _show_version(wanted: bool) -> None:
@@ -91,7 +101,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
     version: Annotated[
@@ -125,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdin.reconfigure(errors="replace")
     try:
         _refuse_empty(arguments)
-        command = typer.main.get_command(app)
+        command = typer.main.get_command(program(_asked_for(arguments)))
         _refuse_twice(command, arguments)
         code = command.main(args=arguments, prog_name="turngym", standalone_mode=False)
         print(end="", flush=True)
