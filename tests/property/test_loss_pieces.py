@@ -22,7 +22,6 @@ from turngym.trainers.losses.policy_loss import (
     token_log_ratios,
 )
 from turngym.trainers.losses.surrogates import (
-    SURROGATES,
     SurrogateInputs,
     flat,
     level_log_ratios,
@@ -32,11 +31,18 @@ from turngym.trainers.losses.surrogates import (
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import (
     Aggregation,
+    CustomSurrogate,
     LossConfig,
     RatioLevel,
     RegularizerConfig,
+    Surrogate,
 )
 
+SURROGATES = [
+    get_args(kind.model_fields["type"].annotation)[0]
+    for kind in get_args(get_args(Surrogate)[0])
+    if kind is not CustomSurrogate
+]
 CONST: Aggregation = "seq_mean_token_sum_const"
 REGULARIZER = RegularizerConfig(
     kl_coefficient=0.3, kl_estimator="k3_unbiased", entropy_coefficient=0.2
