@@ -263,6 +263,25 @@ async def test_prompt_that_is_too_long_ends_the_episode_as_such(said: str) -> No
         await ask([refuse(400, said)])
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        {
+            "message": "request (9 tokens) exceeds the available context size (8 tokens)",
+            "type": "exceed_context_size_error",
+        },
+        {"message": "prompt is too long: 9 tokens > 8 maximum", "type": "invalid_request_error"},
+        {"message": "Please reduce the length.", "code": "context_length_exceeded"},
+        {"message": "The input token count (9) exceeds the maximum number of tokens allowed (8)."},
+        {"message": f"{'words ' * 99}: maximum context length is 8 tokens"},
+    ],
+    ids=["llama.cpp", "anthropic", "code alone", "gemini", "after 200 letters"],
+)
+async def test_servers_say_in_their_own_ways_that_a_prompt_is_too_long(error: Any) -> None:
+    with pytest.raises(ContextOverflow):
+        await ask([send_json({"error": error}, status=400)])
+
+
 async def test_other_refusals_break_one_episode_at_once() -> None:
     with pytest.raises(PolicyFault, match=r"the request is refused \(400\): bad luck"):
         await ask([refuse(400, "bad luck"), answer("too late")])
@@ -286,6 +305,15 @@ async def test_tool_call_becomes_the_action_and_its_answer_a_tool_message() -> N
     assert rows[1]["content"] == "I look."
     assert rows[2] == {"role": "tool", "tool_call_id": "call0", "content": "found"}
     assert rows[3] == {"role": "tool", "tool_call_id": "call1", "content": NOT_CARRIED_OUT}
+
+
+@pytest.mark.parametrize("call", [{"id": "a", "type": "custom"}, {"id": "a", "function": "go"}])
+async def test_call_without_a_function_is_none(call: dict[str, Any]) -> None:
+    body = answer_body("I look.")
+    body["choices"][0]["message"]["tool_calls"] = [call]
+    completion, _ = await ask([send_json(body)], tools=TOOLS)
+    assert completion.message == Message(role="assistant", content="I look.")
+    assert not completion.call_ids
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,12 @@ _OF_EPISODE = frozenset(
 )
 """What of a request may be refused for what one episode says, or for its length."""
 _TOO_LONG = re.compile(
-    "context_length|context length|maximum context|max_tokens must be at least 1, got"
+    "context_length|context_size|(context|prompt) (length|size|window)|maximum context"
+    "|prompt is too long|input token count|max_tokens must be at least 1, got",
+    re.IGNORECASE,
 )
-"""What servers say of a conversation without room; the last is vLLM's where nothing is left."""
+"""What servers say of a conversation without room, in code, type or message: OpenAI and most,
+llama.cpp, xAI, Anthropic, Gemini, and vLLM where nothing is left."""
 _LONGEST_WAIT_S = 30.0
 _MAX_SHOWN_CHARS = 200
 _ONLY_FIRST_TRIES = 2
@@ -288,7 +291,7 @@ class Endpoint:
         if status == 404:
             raise await self._not_found(error) from error
         text = self._shown(error)
-        if _TOO_LONG.search(text):
+        if _TOO_LONG.search(str(getattr(error, "body", None) or error)):
             raise ContextOverflow(text) from error
         if "image" in text.lower() and status in (400, 415, 422):
             raise ConfigError(
