@@ -26,7 +26,7 @@ from turngym.errors import ConfigError, EnginesLost, EnvironmentFault, EpisodeEr
 from turngym.faults import Boundary, Tolerated, cancellations, message_of
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
-from turngym.types import Message, StopReason, Trajectory, Turn
+from turngym.types import LESSON, Message, StopReason, Trajectory, Turn
 
 SELF_CANCELLED = "CancelledError: code of the environment or the policy cancelled its own task"
 _CLOSE_S = 10.0
@@ -212,6 +212,7 @@ class _Record:
         """Whether it goes on after a turn that is complete; else no limit can be judged."""
         self.score: float | None = None
         self.error: str | None = None
+        self.lesson = ""
         self.last_text: str | None = None
         self.last_potential: float | None = None
         self.ground_truth: str | None = None
@@ -280,6 +281,7 @@ class _Record:
             final_potential=self.last_potential,
             final_picture=self.last_picture,
             error=self.error,
+            metadata={LESSON: self.lesson} if self.lesson else {},
         )
 
 
@@ -472,7 +474,9 @@ async def _finish_session(session: PolicySession, record: _Record) -> None:
                 score=record.score,
                 stop_reason=record.stop,
             )
-            await session.finish(end)
+            if (learned := await session.finish(end)) is not None:
+                record.turns[-1] = learned.counted_in(record.turns[-1])
+                record.lesson = learned.lesson
 
 
 def checked_score(score: Any) -> float | None:

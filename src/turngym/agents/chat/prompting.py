@@ -18,7 +18,7 @@ from turngym.agents.config import CustomHistoryConfig, CustomPrompt, PartsConfig
 from turngym.agents.policy import EpisodeContext, EpisodeEnd
 from turngym.coroutines import awaited
 from turngym.errors import ConfigError
-from turngym.types import Message, Role, TokenSpan, Turn
+from turngym.types import LESSON, Message, Role, TokenSpan, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,9 +401,10 @@ _MAX_LESSON_CHARS = 600
 class Reflection:
     """A memory of lessons, per task.
 
-    The first attempt at a task knows none. Attempts that run at the same time do not learn from
-    each other. The judge's verdict is used between attempts, so numbers of an agent with reflection
-    compare with others of the same number of attempts only.
+    The first attempt at a task knows none. Attempts that run at the same time, as those of a group
+    in training, do not learn from each other; an evaluation plays them one after the other, and
+    begins without lessons. The judge's verdict is used between attempts, so numbers of an agent
+    with reflection compare with others of the same number of attempts only.
 
     Args:
         keep: Most lessons that are shown, the newest.
@@ -419,16 +420,24 @@ class Reflection:
         self._keep = keep
         self._lessons: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
 
+    def anew(self, before: Sequence[Trajectory]) -> Reflection:
+        """Return a memory of the lessons of ``before``, in their order, and no others."""
+        other = Reflection(self._keep)
+        for attempt in before:
+            if lesson := attempt.metadata.get(LESSON):
+                other._lessons[attempt.env_id, attempt.task_id].append(lesson)
+        return other
+
     def lessons(self, context: EpisodeContext) -> list[str]:
         """Return what was learned in earlier attempts, oldest first."""
         return self._lessons[context.env_id, context.task_id][-self._keep :]
 
     async def learn(
         self, context: EpisodeContext, messages: Sequence[ChatMessage], end: EpisodeEnd, *, ask: Ask
-    ) -> None:
-        """``ask`` the model what to do better, unless the attempt succeeded."""
+    ) -> str | None:
+        """``ask`` the model what to do better, unless the attempt succeeded, and return it."""
         if end.score is not None and end.score >= 1.0:
-            return
+            return None
         how = end.stop_reason.value if end.score is None else f"score {end.score:g}"
         text = "\n\n".join(filter(None, [end.observation, REFLECT.format(how=how)]))
         role: Role = "tool" if messages and messages[-1].calls_tools else "user"
@@ -436,3 +445,4 @@ class Reflection:
         lesson = " ".join((await ask([*messages, request])).split())[:_MAX_LESSON_CHARS]
         if lesson:
             self._lessons[context.env_id, context.task_id].append(lesson)
+        return lesson
