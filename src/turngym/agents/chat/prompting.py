@@ -187,18 +187,18 @@ class OwnPrompting(Prompting):
     """
 
     def __init__(self, config: CustomPrompt, parts: PartsConfig) -> None:
-        self._config = config
+        self.config = config
         self._made: Prompting = config.made(Prompting, parts)
 
     def opening(self, instructions: str, lessons: Sequence[str], *, native_tools: bool) -> str:
         """Return its system message."""
         found = self._made.opening(instructions, lessons, native_tools=native_tools)
-        return str(self._config.checked(found, str, "opening"))
+        return str(self.config.checked(found, str, "opening"))
 
     def observation(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> ChatMessage:
         """Return its message."""
         found = self._made.observation(observation, info)
-        message: ChatMessage = self._config.checked(found, ChatMessage, "observation")
+        message: ChatMessage = self.config.checked(found, ChatMessage, "observation")
         return message
 
 
@@ -341,10 +341,8 @@ class OwnHistory(History):
     """
 
     def __init__(self, function: str, settings: Mapping[str, Any]) -> None:
-        self._config = CustomHistoryConfig(
-            type="custom", function=function, settings=dict(settings)
-        )
-        self._made: History = self._config.made(History)
+        self.config = CustomHistoryConfig(type="custom", function=function, settings=dict(settings))
+        self._made: History = self.config.made(History)
 
     async def fit(
         self, messages: Sequence[ChatMessage], *, tokens: float, ask: Ask
@@ -352,7 +350,7 @@ class OwnHistory(History):
         """Return what it makes of the conversation."""
         found: Rewritten | None = await awaited(self._made.fit(messages, tokens=tokens, ask=ask))
         if found is not None:
-            self._config.checked(found, Rewritten, "fit")
+            self.config.checked(found, Rewritten, "fit")
         return found
 
 
