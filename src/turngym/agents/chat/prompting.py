@@ -426,6 +426,15 @@ class Reflection:
                 other._lessons[attempt.env_id, attempt.task_id].append(lesson)
         return other
 
+    def state(self) -> list[tuple[str, str, list[str]]]:
+        """Return all that was learned, as JSON values."""
+        return [(*key, found[-self._keep :]) for key, found in self._lessons.items()]
+
+    def load_state(self, state: Sequence[tuple[str, str, list[str]]]) -> None:
+        """Restore what ``state`` returned."""
+        for env_id, task_id, found in state:
+            self._lessons[env_id, task_id] = list(found)
+
     def lessons(self, context: EpisodeContext) -> list[str]:
         """Return what was learned in earlier attempts, oldest first."""
         return self._lessons[context.env_id, context.task_id][-self._keep :]
