@@ -1,5 +1,6 @@
 """A chat model on a server that fails in every way we know of."""
 
+import asyncio
 import json
 import zlib
 from collections.abc import Sequence
@@ -225,6 +226,22 @@ def test_retry_after_is_a_number_or_a_date() -> None:
 async def test_endless_answer_ends_with_the_time_of_the_turn() -> None:
     with pytest.raises(PolicyFault, match=r"no whole answer within 0\.3 s"):
         await ask([talk_for_ever()], turn_timeout_s=0.3)
+
+
+@pytest.mark.parametrize("limit", [{"requests_per_minute": 120.0}, {"max_requests": 1}])
+async def test_waiting_for_limits_of_ones_own_is_no_time_of_the_server(limit: Any) -> None:
+    async def late(*asked: Any) -> None:
+        await asyncio.sleep(0.3)
+        await answer("ok")(*asked)
+
+    async with fake_server(*[late] * 8) as server:
+        config = ChatConfig(model="m", base_url=server.url, turn_timeout_s=1.0, **limit)
+        model = RemoteChat(config)
+        talks = [model.open(n) for n in range(8)]
+        found = await asyncio.gather(*(talk.complete([user("hi")]) for talk in talks))
+        for talk in talks:
+            await talk.close()  # type: ignore[misc]
+    assert [one.message.content for one in found] == ["ok"] * 8
 
 
 async def test_answer_that_was_cut_is_the_action() -> None:

@@ -35,7 +35,6 @@ from turngym.agents.policy import (
 from turngym.agents.rendering import AnswerEnd, Renderer
 from turngym.agents.tool_calls import in_words, with_all_calls, with_tools
 from turngym.coroutines import awaited
-from turngym.errors import PolicyFault
 from turngym.seeding import derive_seed
 from turngym.tracing import is_tracing, note, traced
 from turngym.types import Message, Trajectory, Turn, after_thoughts
@@ -57,7 +56,6 @@ class ChatAgent(Generic[ModelT]):
         history: How much of the conversation the model still sees.
         reflection: Learns a lesson from each failed attempt at a task, for the next one; None for
             no memory between episodes.
-        turn_timeout_s: Seconds for one turn, a summary included; None for no limit.
     """
 
     def __init__(
@@ -67,13 +65,11 @@ class ChatAgent(Generic[ModelT]):
         prompting: Prompting | None = None,
         history: History | None = None,
         reflection: Reflection | None = None,
-        turn_timeout_s: float | None = None,
     ) -> None:
         self.model = model
         self.prompting: Prompting = prompting or PlainPrompting()
         self.history: History = history or FullHistory()
         self.reflection = reflection
-        self.turn_timeout_s = turn_timeout_s
 
     def start(self, context: EpisodeContext) -> PolicySession:
         """Return a session with a conversation of its own."""
@@ -109,16 +105,8 @@ class _ChatSession:
         self._lessons = lessons
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
-        limit = self._agent.turn_timeout_s
-        if limit is None:
-            await self._resume()
-            return await self._act(observation, info)
-        try:
-            async with asyncio.timeout(limit):
-                await self._resume()
-                return await self._act(observation, info)
-        except TimeoutError as error:
-            raise PolicyFault(f"no action within {limit:g} s") from error
+        await self._resume()
+        return await self._act(observation, info)
 
     def replay(self, observation: Mapping[str, Any], info: Mapping[str, Any], turn: Turn) -> None:
         """Take over a turn that was played before, its tokens exactly as they were."""
