@@ -71,6 +71,8 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
 
 
+LESSON = "lesson"
+"""What of a trajectory's metadata later attempts at its task are shown."""
 THOUGHT, THOUGHT_ENDS = "<think>", "</think>"
 
 
@@ -284,7 +286,7 @@ class Trajectory:
     error: str | None = None
     """What broke, exactly when ``stop_reason.is_error``."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """For people: the viewer shows it, nothing is computed from it."""
+    """For people: the viewer shows it, and nothing but ``LESSON`` is read again."""
 
     def __post_init__(self) -> None:
         if self.stop_reason.is_error != (self.error is not None):

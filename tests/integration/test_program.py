@@ -6,6 +6,7 @@ import json
 import math
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from turngym.agents.templates import rendered
 from turngym.agents.tool_calls import action_text, called_row, result_row, with_tools
 from turngym.config import load_config
 from turngym.environments.gym.face import as_gym
+from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, EnvironmentFault, Interrupted
 from turngym.pictures import data_url
 from turngym.rollouts.episode import EpisodeSpec, rollout
@@ -129,6 +131,16 @@ async def test_a_program_is_played_and_another_one_goes_on_where_it_stands(progr
         assert observation["text"] == "The program is over."
         assert (info["stop_reason"], info["score"]) == ("terminated", 1.0)
         await one.close()
+
+
+async def test_a_limit_adds_no_words_to_those_of_the_program(tmp_path: Path) -> None:
+    with closing(
+        make("turngym:ProgramEnv", command=command(tmp_path, PLAYS), inner="text/maze", max_turns=1)
+    ) as env:
+        _, info = env.reset(seed=1)
+        assert info["instructions"] == ""
+        *_, info = env.step("go north")
+        assert info["stop_reason"] == "truncated_turns"
 
 
 async def test_it_is_a_gymnasium_environment_and_ends_at_limits(program: Any) -> None:

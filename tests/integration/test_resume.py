@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from helpers.signals import SIGNALS, register_for_a_while
 from helpers.train_process import stop_at
+from turngym.agents.chat.prompting import LESSONS
 from turngym.api.verbs import rollout
 from turngym.cli.main import main
 from turngym.config import load_config, to_toml
@@ -212,6 +213,26 @@ def test_a_run_with_parts_of_ones_own_that_broke_off_ends_the_same(tmp_path: Pat
     tokens = updated_tokens(tmp_path / "straight")
     assert sum(tokens[:3]) > 0
     assert sum(tokens[3:]) > 0
+    with pytest.raises(ConnectionAbortedError):
+        train(config, tmp_path / "broken", progress=BreaksOff("reinforcement", 3))
+    train(config, tmp_path / "broken")
+    assert_same_outcome(tmp_path / "broken", tmp_path / "straight")
+
+
+def test_a_run_of_an_agent_with_reflection_that_broke_off_ends_the_same(tmp_path: Path) -> None:
+    parts = {
+        "agent": {"reflection": 1},
+        "env": {"num_train_tasks": 10},  # with four left to train on, which come again
+        "model": {"context": 512},
+        "evaluation": {"every": 1},
+    }
+    config = load_config(TrainConfig, [SETTINGS, parts, "run.steps=4"])
+    train(config, tmp_path / "straight")
+    files = (tmp_path / "straight" / "trajectories").glob("train-*.jsonl")
+    told = [
+        one.turns[0].observation[0].content for file in files for one in read_trajectories(file)
+    ]
+    assert any(LESSONS in text for text in told)
     with pytest.raises(ConnectionAbortedError):
         train(config, tmp_path / "broken", progress=BreaksOff("reinforcement", 3))
     train(config, tmp_path / "broken")

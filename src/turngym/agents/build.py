@@ -56,29 +56,17 @@ def build_agent(config: AgentConfig) -> Policy:
         config = _as_trained(config)
         return with_parts(local_model(config), config)
     if isinstance(config, CompletionsAgentConfig):
-        return with_parts(_completions(config), config, turn_timeout_s=2 * config.turn_timeout_s)
-    return with_parts(RemoteChat(config), config, turn_timeout_s=2 * config.turn_timeout_s)
+        return with_parts(_completions(config), config)
+    return with_parts(RemoteChat(config), config)
 
 
-def with_parts(
-    model: ModelT,
-    parts: PartsConfig,
-    *,
-    turn_timeout_s: float | None = None,
-) -> ChatAgent[ModelT]:
-    """Return an agent of ``model`` and the prompt, history and reflection that ``parts`` describe.
-
-    Args:
-        model: Answers.
-        parts: What is put around it.
-        turn_timeout_s: Seconds for one turn, a summary included; None for no limit.
-    """
+def with_parts(model: ModelT, parts: PartsConfig) -> ChatAgent[ModelT]:
+    """Return an agent of ``model`` with the prompt, history and reflection of ``parts``."""
     return ChatAgent(
         model,
         prompting=prompting_of(parts),
         history=_history(parts.history),
         reflection=Reflection(parts.reflection) if parts.reflection else None,
-        turn_timeout_s=turn_timeout_s,
     )
 
 

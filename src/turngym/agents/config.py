@@ -28,7 +28,7 @@ class EndpointConfig(StrictModel):
     api_key_env: str = "OPENAI_API_KEY"
     """Name of the environment variable with the key. The key itself is never written down."""
     turn_timeout_s: float = Field(default=120.0, gt=0)
-    """Seconds for one answer, retries included."""
+    """Seconds for one answer, retries included, but no wait for the limits below."""
     max_retries: int = Field(default=6, ge=0, le=100)
     """Tries after the first, for what may pass: no connection, 408, 429, 5xx, half an answer."""
     retry_wait_s: float = Field(default=0.5, gt=0)

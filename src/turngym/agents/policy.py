@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self, runtime_checkable
 
-from turngym.types import Message, StopReason, TokenSpan
+from turngym.types import Message, StopReason, TokenSpan, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,24 @@ class EpisodeEnd:
     stop_reason: StopReason
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What a session takes from its episode for later attempts at the task."""
+
+    lesson: str
+    usage: Mapping[str, float]
+    """What it took, by the names of ``Turn.usage``."""
+
+    def counted_in(self, turn: Turn) -> Turn:
+        """Return the episode's last turn with what the lesson took."""
+        return replace(turn, usage=sum_of_usage(turn.usage, self.usage))
+
+
+def sum_of_usage(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Return what was spent in all."""
+    return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in {**one, **other}}
+
+
 def messages_seen(observation: Mapping[str, Any], info: Mapping[str, Any]) -> tuple[Message, ...]:
     """Return an observation as the messages that it adds to the conversation.
 
@@ -97,8 +115,11 @@ class PolicySession(Protocol):
 class LearningSession(Protocol):
     """A session that wants to know how its episode came out."""
 
-    async def finish(self, end: EpisodeEnd) -> None:
-        """Take note of the end of an episode that did not break, before ``close``."""
+    async def finish(self, end: EpisodeEnd) -> Learned | None:
+        """Take note of the end of an episode that did not break, before ``close``.
+
+        What is returned is kept with the trajectory.
+        """
 
 
 class Policy(Protocol):
@@ -106,3 +127,15 @@ class Policy(Protocol):
 
     def start(self, context: EpisodeContext) -> PolicySession:
         """Return a fresh session."""
+
+
+@runtime_checkable
+class LearningPolicy(Policy, Protocol):
+    """A policy whose attempts at a task may go by what earlier ones learned."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether they do; then an evaluation plays them one after the other."""
+
+    def anew(self, before: Sequence[Trajectory]) -> Self:
+        """Return this policy with what was learned in ``before``, and nothing else."""

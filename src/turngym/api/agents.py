@@ -7,9 +7,11 @@ import inspect
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from turngym.agents.chat.prompting import OwnHistory, OwnPrompting
 from turngym.agents.config import ChatAgentConfig, CompletionsAgentConfig, LocalAgentConfig
 from turngym.agents.policy import Policy
 from turngym.agents.scripted import ExpertPolicy, FunctionPolicy, NoopPolicy, RandomPolicy
@@ -170,11 +172,20 @@ def as_policy(agent: object) -> Policy:
     )
 
 
-def agent_digest(spec: str) -> str | None:
+def agent_digest(spec: str, policy: Policy) -> str | None:
     """Return the SHA-256 of an agent's files; None when it has none, or none can be found.
 
-    ``spec``, as for ``make_policy``, names weights, settings in a file, or a function in a module.
+    Args:
+        spec: As for ``make_policy``; names weights, settings in a file, or a function in a module.
+        policy: What was made of it; a history or a prompt of the user's own is in a file, too.
     """
+    parts = [getattr(policy, name, None) for name in ("history", "prompting")]
+    own = [part.config.function for part in parts if isinstance(part, OwnHistory | OwnPrompting)]
+    found = [_named_digest(spec), *map(source_digest, own)]
+    return found[0] if len(found) == 1 else sha256(repr(found).encode()).hexdigest()
+
+
+def _named_digest(spec: str) -> str | None:
     if (first := _first_word(spec)).endswith(".toml"):
         return digest_of(Path(first).expanduser())
     kind, _, rest = spec.partition(":")

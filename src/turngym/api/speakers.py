@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -100,15 +99,11 @@ class _Model:
 
     async def ask(self, messages: Messages, *, seed: int = 0) -> str:
         agent = await self._agent()
-        limit = agent.turn_timeout_s
         conversation = agent.model.open(seed)
         try:
-            async with nullcontext() if limit is None else asyncio.timeout(limit):
-                answer = await conversation.complete(
-                    [ChatMessage(message=one) for one in _rows(messages)]
-                )
-        except TimeoutError as error:
-            raise EnvironmentFault(f"speaker {self._who!r}: no answer in {limit:g} s") from error
+            answer = await conversation.complete(
+                [ChatMessage(message=one) for one in _rows(messages)]
+            )
         except EpisodeError as error:  # of the agent it would be a fault of the policy
             raise EnvironmentFault(f"speaker {self._who!r}: {error}") from error
         finally:

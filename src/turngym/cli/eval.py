@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -53,12 +53,12 @@ class _Plan:
     timeout_s: float | None
     concurrency: int
 
-    def identity(self, entries: Sequence[EnvEntry]) -> dict[str, Any]:
-        """Return what decides the results, as JSON values."""
+    def identity(self, entries: Sequence[EnvEntry], policy: Policy) -> dict[str, Any]:
+        """Return what decides the results, of environments and of who acts, as JSON values."""
         from turngym.environments.own import files_digest
 
         found = {name: value for name, value in asdict(self).items() if name != "concurrency"}
-        found |= {"agent_sha256": agent_digest(self.agent)}
+        found |= {"agent_sha256": agent_digest(self.agent, policy)}
         found |= {"envs": {entry.short_name: entry.id for entry in entries}}
         own = {entry.short_name: files_digest(entry.source) for entry in entries if entry.source}
         return {**found, "envs_sha256": own} if own else found
@@ -116,11 +116,10 @@ def evaluate(
     for entry in entries:
         if entry.id in chosen:  # wrong options are refused before there is a folder
             _make(entry, plan).close()
-    keeping = (
-        nullcontext()
-        if out is None
-        else EvalFolder(writable_folder(out), plan.identity(entries), retry_faults=retry_faults)
-    )
+    keeping: AbstractContextManager[EvalFolder | None] = nullcontext()
+    if out is not None:
+        identity = plan.identity(entries, policy)
+        keeping = EvalFolder(writable_folder(out), identity, retry_faults=retry_faults)
     with keeping as folder:
         if folder is not None and folder.rows:
             say(f"{out}: going on; {len(folder.rows)} episodes are there")

@@ -23,10 +23,10 @@ from turngym.coroutines import awaited
 from turngym.environments.core.episode import joined_info
 from turngym.environments.core.spaces import Info
 from turngym.errors import ConfigError, EnginesLost, EnvironmentFault, EpisodeError, PolicyFault
-from turngym.faults import Boundary, Tolerated, message_of
+from turngym.faults import Boundary, Tolerated, cancellations, message_of
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
-from turngym.types import Message, StopReason, Trajectory, Turn
+from turngym.types import LESSON, Message, StopReason, Trajectory, Turn
 
 SELF_CANCELLED = "CancelledError: code of the environment or the policy cancelled its own task"
 _CLOSE_S = 10.0
@@ -212,6 +212,7 @@ class _Record:
         """Whether it goes on after a turn that is complete; else no limit can be judged."""
         self.score: float | None = None
         self.error: str | None = None
+        self.lesson = ""
         self.last_text: str | None = None
         self.last_potential: float | None = None
         self.ground_truth: str | None = None
@@ -280,6 +281,7 @@ class _Record:
             final_potential=self.last_potential,
             final_picture=self.last_picture,
             error=self.error,
+            metadata={LESSON: self.lesson} if self.lesson else {},
         )
 
 
@@ -350,7 +352,8 @@ async def _play(
             if watch is not None and (hold := watch.before_act(len(record.turns))) is not None:
                 await hold
             with _policy_boundary("act"):
-                turn = _checked(await _acted(session.act(observation, info), act_timeout_s))
+                acting = _acted(session.act(observation, info), act_timeout_s)
+                turn = _checked(await _heeded(acting))
             if watch is not None and (hold := watch.sampled(turn)) is not None:
                 await hold
             answer = await _carried_out(env, record, turn, info)
@@ -372,7 +375,7 @@ async def _carried_out(env: AnyEnv, record: _Record, turn: PolicyTurn, seen: Inf
     """Carry out the action of a turn and record what came of it."""
     record.is_open = False
     with _env_boundary("step"):
-        answer = _Answer(*await awaited(env.step(turn.action.content)))
+        answer = _Answer(*await _heeded(awaited(env.step(turn.action.content))))
         record.add(turn, seen, answer)
     record.see(answer.observation)
     return answer
@@ -384,11 +387,23 @@ async def _acted(acting: Awaitable[PolicyTurn], timeout_s: float | None) -> Poli
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
-            return await acting
-    except TimeoutError as error:
-        if limit.expired():
-            raise PolicyFault(f"act: no answer within {timeout_s:g} s") from error
-        raise
+            found = await acting
+    except TimeoutError:
+        if not limit.expired():
+            raise
+    if limit.expired():
+        raise PolicyFault(f"act: no answer within {timeout_s:g} s")
+    return found
+
+
+async def _heeded(work: Awaitable[Any]) -> Any:
+    """Return the result of foreign code; what it kept to itself of a cancellation is raised."""
+    before = cancellations()
+    result = await work
+    if cancellations() > before:  # a bare except does that, and no time limit would hold
+        await asyncio.sleep(0)  # raises one that has not reached the code yet
+        raise asyncio.CancelledError
+    return result
 
 
 def _checked(turn: PolicyTurn) -> PolicyTurn:
@@ -459,7 +474,9 @@ async def _finish_session(session: PolicySession, record: _Record) -> None:
                 score=record.score,
                 stop_reason=record.stop,
             )
-            await session.finish(end)
+            if (learned := await session.finish(end)) is not None:
+                record.turns[-1] = learned.counted_in(record.turns[-1])
+                record.lesson = learned.lesson
 
 
 def checked_score(score: Any) -> float | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,8 +29,11 @@ from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import ContextOverflow, EpisodeContext, EpisodeEnd, PolicyTurn
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
+from turngym.records import read_trajectories
 from turngym.rollouts.episode import group_specs, rollout
-from turngym.types import Message, StopReason, Turn
+from turngym.rollouts.evaluation.evaluate import EvalJob, evaluate, play_job
+from turngym.rollouts.evaluation.folder import EvalFolder
+from turngym.types import Message, StopReason, Trajectory, Turn
 
 CONTEXT = EpisodeContext(env_id="e", task_id="t", seed=1, instructions="Find the key.")
 
@@ -171,6 +176,61 @@ async def test_success_teaches_nothing() -> None:
         EpisodeEnd(observation="", episode_return=1, score=1.0, stop_reason=StopReason.TERMINATED)
     )
     assert len(model.conversations) == 1
+
+
+def reflecting() -> ChatAgent[Script]:
+    """Return an agent that never acts well, and whose lessons say which attempt it was."""
+
+    def answer(told: Sequence[Message]) -> str:
+        known = told[0].content.count("\n- ")
+        return f"lesson {known}" if "did not succeed" in told[-1].content else "look"
+
+    return ChatAgent(Script(answer), reflection=Reflection(2))
+
+
+def job(attempts: int) -> EvalJob:
+    maze = turngym.make("text/maze", max_turns=2).unwrapped
+    return EvalJob(
+        env="text/maze",
+        env_id="text/maze",
+        make_env=partial(turngym.make, "text/maze", max_turns=2),
+        tasks=[maze.task("test", n) for n in range(3)],
+        seed=0,
+        attempts=attempts,
+        concurrency=12,
+    )
+
+
+def as_arguments(asked: EvalJob) -> dict[str, Any]:
+    names = ("make_env", "tasks", "env_id", "seed", "concurrency", "attempts")
+    return {name: getattr(asked, name) for name in names}
+
+
+def lessons_told(played: Sequence[Trajectory]) -> list[int]:
+    return [one.turns[0].observation[0].content.count("\n- ") for one in played]
+
+
+async def test_in_an_evaluation_each_attempt_is_told_what_those_before_it_learned() -> None:
+    agent, asked = reflecting(), job(4)
+    for _ in range(2):  # the second begins as the first, without lessons
+        played = await evaluate(**as_arguments(asked), policy=agent)
+        assert lessons_told(played) == [0, 1, 2, 2] * 3
+        assert [one.metadata["lesson"] for one in played[:3]] == [
+            "lesson 0",
+            "lesson 1",
+            "lesson 2",
+        ]
+        assert [turn.usage["completion_tokens"] for turn in played[0].turns] == [1, 2]
+
+
+async def test_an_evaluation_that_goes_on_knows_the_lessons_of_its_folder(tmp_path: Path) -> None:
+    whole = await evaluate(**as_arguments(job(3)), policy=reflecting())
+    for attempts in (2, 3):
+        plan = {"envs": ["text/maze"], "seeds": attempts}
+        with EvalFolder(tmp_path, plan) as folder:
+            await play_job(job(attempts), reflecting(), folder=folder)
+    found = {(t.task_id, t.member): t for t in read_trajectories(tmp_path / "text-maze.jsonl")}
+    assert [found[one.task_id, one.member] for one in whole] == whole
 
 
 async def test_rollout_lets_a_session_learn_how_the_episode_came_out() -> None:

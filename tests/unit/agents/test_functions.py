@@ -96,6 +96,31 @@ async def one(policy: FunctionPolicy, **limits: Any) -> Trajectory:
         ({"act_timeout_s": 0.05}, StopReason.ERROR_POLICY),
     ],
 )
+async def test_a_limit_holds_where_an_agent_keeps_the_cancellation_to_itself(
+    limits: dict[str, float], stop: StopReason
+) -> None:
+    asked = 0
+
+    async def act(observation: Any, info: Any) -> str:
+        nonlocal asked
+        asked += 1
+        try:
+            await asyncio.sleep(60)
+        except:  # noqa: E722 - what people write
+            return "go north"
+        return "go south"
+
+    played = await one(FunctionPolicy(act), **limits)
+    assert (played.stop_reason, played.turns, asked) == (stop, (), 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "stop"),
+    [
+        ({"timeout_s": 0.05}, StopReason.TRUNCATED_TIME),
+        ({"act_timeout_s": 0.05}, StopReason.ERROR_POLICY),
+    ],
+)
 async def test_a_call_that_hangs_ends_its_episode_by_name_and_is_counted(
     limits: dict[str, float], stop: StopReason
 ) -> None:

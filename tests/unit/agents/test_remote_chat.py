@@ -1,5 +1,6 @@
 """A chat model on a server that fails in every way we know of."""
 
+import asyncio
 import json
 import zlib
 from collections.abc import Sequence
@@ -227,6 +228,22 @@ async def test_endless_answer_ends_with_the_time_of_the_turn() -> None:
         await ask([talk_for_ever()], turn_timeout_s=0.3)
 
 
+@pytest.mark.parametrize("limit", [{"requests_per_minute": 120.0}, {"max_requests": 1}])
+async def test_waiting_for_limits_of_ones_own_is_no_time_of_the_server(limit: Any) -> None:
+    async def late(*asked: Any) -> None:
+        await asyncio.sleep(0.3)
+        await answer("ok")(*asked)
+
+    async with fake_server(*[late] * 8) as server:
+        config = ChatConfig(model="m", base_url=server.url, turn_timeout_s=1.0, **limit)
+        model = RemoteChat(config)
+        talks = [model.open(n) for n in range(8)]
+        found = await asyncio.gather(*(talk.complete([user("hi")]) for talk in talks))
+        for talk in talks:
+            await talk.close()  # type: ignore[misc]
+    assert [one.message.content for one in found] == ["ok"] * 8
+
+
 async def test_answer_that_was_cut_is_the_action() -> None:
     completion, _ = await ask([answer("go nor", finish="length")])
     assert completion.message.content == "go nor"
@@ -263,6 +280,25 @@ async def test_prompt_that_is_too_long_ends_the_episode_as_such(said: str) -> No
         await ask([refuse(400, said)])
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        {
+            "message": "request (9 tokens) exceeds the available context size (8 tokens)",
+            "type": "exceed_context_size_error",
+        },
+        {"message": "prompt is too long: 9 tokens > 8 maximum", "type": "invalid_request_error"},
+        {"message": "Please reduce the length.", "code": "context_length_exceeded"},
+        {"message": "The input token count (9) exceeds the maximum number of tokens allowed (8)."},
+        {"message": f"{'words ' * 99}: maximum context length is 8 tokens"},
+    ],
+    ids=["llama.cpp", "anthropic", "code alone", "gemini", "after 200 letters"],
+)
+async def test_servers_say_in_their_own_ways_that_a_prompt_is_too_long(error: Any) -> None:
+    with pytest.raises(ContextOverflow):
+        await ask([send_json({"error": error}, status=400)])
+
+
 async def test_other_refusals_break_one_episode_at_once() -> None:
     with pytest.raises(PolicyFault, match=r"the request is refused \(400\): bad luck"):
         await ask([refuse(400, "bad luck"), answer("too late")])
@@ -286,6 +322,15 @@ async def test_tool_call_becomes_the_action_and_its_answer_a_tool_message() -> N
     assert rows[1]["content"] == "I look."
     assert rows[2] == {"role": "tool", "tool_call_id": "call0", "content": "found"}
     assert rows[3] == {"role": "tool", "tool_call_id": "call1", "content": NOT_CARRIED_OUT}
+
+
+@pytest.mark.parametrize("call", [{"id": "a", "type": "custom"}, {"id": "a", "function": "go"}])
+async def test_call_without_a_function_is_none(call: dict[str, Any]) -> None:
+    body = answer_body("I look.")
+    body["choices"][0]["message"]["tool_calls"] = [call]
+    completion, _ = await ask([send_json(body)], tools=TOOLS)
+    assert completion.message == Message(role="assistant", content="I look.")
+    assert not completion.call_ids
 
 
 @pytest.mark.parametrize(

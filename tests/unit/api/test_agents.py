@@ -74,16 +74,33 @@ def test_a_file_of_settings_may_have_blanks_in_its_name(module: Path) -> None:
     file, spec = module / "my agent.toml", "'my agent.toml' prompt=react"
     file.write_text('\ufeffmodel = "mine"\nbase_url = "http://localhost:8000/v1"\n')
     assert isinstance(make_policy(spec), ChatAgent)
-    before = agent_digest(spec)
+    policy = make_policy(spec)
+    before = agent_digest(spec, policy)
     file.write_text(file.read_text() + "reflection = 1\n")
-    assert None not in {before, agent_digest(spec)}
-    assert before != agent_digest(spec)
+    assert None not in {before, agent_digest(spec, policy)}
+    assert before != agent_digest(spec, policy)
     (module / "my own.py").write_text("def act(seen, info): return 'wait'\n")
     (module / "my model").mkdir()
-    assert None not in {agent_digest("my own.py:act"), agent_digest("hf:'my model' context=64")}
+    for other in ("my own.py:act", "hf:'my model' context=64"):
+        assert agent_digest(other, NoopPolicy()) is not None
     file.write_text('type = ["openai"]\n')
     with pytest.raises(ConfigError, match="unknown agent type"):
         make_policy(spec)
+
+
+@pytest.mark.parametrize("setting", ["history.type=custom history.function", "prompt.function"])
+def test_a_history_or_prompt_of_ones_own_is_part_of_the_agent(module: Path, setting: str) -> None:
+    file = module / "own_parts.py"
+    spec = f"openai:mine base_url=http://localhost:8000/v1 {setting}=own_parts.py:Own"
+    file.write_text(
+        "class Own:\n def __init__(self, *given): pass\n fit = opening = observation = 1"
+    )
+    policy = make_policy(spec)
+    before = agent_digest(spec, policy)
+    assert before == agent_digest(spec, policy)
+    file.write_text(file.read_text() + "  # changed")
+    assert None not in {before, agent_digest(spec, policy)}
+    assert before != agent_digest(spec, policy)
 
 
 def test_a_missing_module_is_named() -> None:

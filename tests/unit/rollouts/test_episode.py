@@ -2,6 +2,7 @@ import asyncio
 import logging
 import math
 import re
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -220,6 +221,17 @@ async def test_a_slow_environment_is_cut_off():
     made = await rollout(AsyncLadderEnv(), Saying("break hang"), SPEC, timeout_s=0.05)
     assert made.stop_reason is StopReason.TRUNCATED_TIME
     assert made.turns == ()
+
+
+async def test_a_limit_holds_where_an_environment_keeps_the_cancellation_to_itself():
+    class Stubborn(AsyncLadderEnv):
+        async def turn(self, action):
+            with suppress(BaseException):
+                await asyncio.sleep(60)
+            return await super().turn(action)
+
+    made = await rollout(Stubborn(slip=0.0), Saying("jump 3"), SPEC, timeout_s=0.05)
+    assert (made.stop_reason, made.turns) == (StopReason.TRUNCATED_TIME, ())
 
 
 # Faults are never a reward of 0.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from turngym.agents.chat.prompting import (
     ChatMessage,
@@ -25,17 +26,18 @@ from turngym.agents.policy import (
     ContextOverflow,
     EpisodeContext,
     EpisodeEnd,
+    Learned,
     PolicySession,
     PolicyTurn,
     messages_seen,
+    sum_of_usage,
 )
 from turngym.agents.rendering import AnswerEnd, Renderer
 from turngym.agents.tool_calls import in_words, with_all_calls, with_tools
 from turngym.coroutines import awaited
-from turngym.errors import PolicyFault
 from turngym.seeding import derive_seed
 from turngym.tracing import is_tracing, note, traced
-from turngym.types import Message, Turn, after_thoughts
+from turngym.types import Message, Trajectory, Turn, after_thoughts
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +56,6 @@ class ChatAgent(Generic[ModelT]):
         history: How much of the conversation the model still sees.
         reflection: Learns a lesson from each failed attempt at a task, for the next one; None for
             no memory between episodes.
-        turn_timeout_s: Seconds for one turn, a summary included; None for no limit.
     """
 
     def __init__(
@@ -64,19 +65,28 @@ class ChatAgent(Generic[ModelT]):
         prompting: Prompting | None = None,
         history: History | None = None,
         reflection: Reflection | None = None,
-        turn_timeout_s: float | None = None,
     ) -> None:
         self.model = model
         self.prompting: Prompting = prompting or PlainPrompting()
         self.history: History = history or FullHistory()
         self.reflection = reflection
-        self.turn_timeout_s = turn_timeout_s
 
     def start(self, context: EpisodeContext) -> PolicySession:
         """Return a session with a conversation of its own."""
         if self.reflection is None:
             return _ChatSession(self, context)
         return _ReflectingSession(self, context, self.reflection)
+
+    @property
+    def learns(self) -> bool:
+        """Whether an attempt at a task is shown what earlier ones learned."""
+        return self.reflection is not None
+
+    def anew(self, before: Sequence[Trajectory]) -> Self:
+        """Return this agent with the lessons of ``before``, in their order, and no others."""
+        other = copy(self)
+        other.reflection = self.reflection and self.reflection.anew(before)
+        return other
 
 
 class _ChatSession:
@@ -95,16 +105,8 @@ class _ChatSession:
         self._lessons = lessons
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
-        limit = self._agent.turn_timeout_s
-        if limit is None:
-            await self._resume()
-            return await self._act(observation, info)
-        try:
-            async with asyncio.timeout(limit):
-                await self._resume()
-                return await self._act(observation, info)
-        except TimeoutError as error:
-            raise PolicyFault(f"no action within {limit:g} s") from error
+        await self._resume()
+        return await self._act(observation, info)
 
     def replay(self, observation: Mapping[str, Any], info: Mapping[str, Any], turn: Turn) -> None:
         """Take over a turn that was played before, its tokens exactly as they were."""
@@ -148,7 +150,7 @@ class _ChatSession:
             spans=answer.spans,
             starts_segment=starts_segment,
             segment_reason=answer.segment_reason if rewritten is None else rewritten.reason,
-            usage=_sum(self._spent, answer.usage) if self._spent else answer.usage,
+            usage=sum_of_usage(self._spent, answer.usage) if self._spent else answer.usage,
         )
 
     def _new(
@@ -186,7 +188,7 @@ class _ChatSession:
             answer = await aside.complete(messages)
         finally:
             await awaited(aside.close())
-        self._spent = _sum(self._spent, answer.usage)
+        self._spent = sum_of_usage(self._spent, answer.usage)
         return after_thoughts(answer.message.content)
 
     def close(self) -> Awaitable[None] | None:
@@ -223,9 +225,11 @@ class _ReflectingSession(_ChatSession):
         super().__init__(agent, context, reflection.lessons(context))
         self._reflection = reflection
 
-    async def finish(self, end: EpisodeEnd) -> None:
+    async def finish(self, end: EpisodeEnd) -> Learned | None:
         """Ask for a lesson when the attempt failed."""
-        await self._reflection.learn(self._context, self._messages, end, ask=self.ask)
+        self._spent = {}
+        lesson = await self._reflection.learn(self._context, self._messages, end, ask=self.ask)
+        return None if lesson is None else Learned(lesson=lesson, usage=self._spent)
 
 
 def _shown(
@@ -251,10 +255,6 @@ def _with_tools(
     added = [ChatMessage(message=message) for message in described[:missing]]
     kept = zip(entries, described[missing:], strict=True)
     return [*added, *(replace(entry, message=message) for entry, message in kept)]
-
-
-def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in {**one, **other}}
 
 
 EngineT = TypeVar("EngineT", bound=Engine)

@@ -18,7 +18,7 @@ from turngym.agents.config import CustomHistoryConfig, CustomPrompt, PartsConfig
 from turngym.agents.policy import EpisodeContext, EpisodeEnd
 from turngym.coroutines import awaited
 from turngym.errors import ConfigError
-from turngym.types import Message, Role, TokenSpan, Turn
+from turngym.types import LESSON, Message, Role, TokenSpan, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,18 +187,18 @@ class OwnPrompting(Prompting):
     """
 
     def __init__(self, config: CustomPrompt, parts: PartsConfig) -> None:
-        self._config = config
+        self.config = config
         self._made: Prompting = config.made(Prompting, parts)
 
     def opening(self, instructions: str, lessons: Sequence[str], *, native_tools: bool) -> str:
         """Return its system message."""
         found = self._made.opening(instructions, lessons, native_tools=native_tools)
-        return str(self._config.checked(found, str, "opening"))
+        return str(self.config.checked(found, str, "opening"))
 
     def observation(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> ChatMessage:
         """Return its message."""
         found = self._made.observation(observation, info)
-        message: ChatMessage = self._config.checked(found, ChatMessage, "observation")
+        message: ChatMessage = self.config.checked(found, ChatMessage, "observation")
         return message
 
 
@@ -341,10 +341,8 @@ class OwnHistory(History):
     """
 
     def __init__(self, function: str, settings: Mapping[str, Any]) -> None:
-        self._config = CustomHistoryConfig(
-            type="custom", function=function, settings=dict(settings)
-        )
-        self._made: History = self._config.made(History)
+        self.config = CustomHistoryConfig(type="custom", function=function, settings=dict(settings))
+        self._made: History = self.config.made(History)
 
     async def fit(
         self, messages: Sequence[ChatMessage], *, tokens: float, ask: Ask
@@ -352,7 +350,7 @@ class OwnHistory(History):
         """Return what it makes of the conversation."""
         found: Rewritten | None = await awaited(self._made.fit(messages, tokens=tokens, ask=ask))
         if found is not None:
-            self._config.checked(found, Rewritten, "fit")
+            self.config.checked(found, Rewritten, "fit")
         return found
 
 
@@ -401,9 +399,10 @@ _MAX_LESSON_CHARS = 600
 class Reflection:
     """A memory of lessons, per task.
 
-    The first attempt at a task knows none. Attempts that run at the same time do not learn from
-    each other. The judge's verdict is used between attempts, so numbers of an agent with reflection
-    compare with others of the same number of attempts only.
+    The first attempt at a task knows none. Attempts that run at the same time, as those of a group
+    in training, do not learn from each other; an evaluation plays them one after the other, and
+    begins without lessons. The judge's verdict is used between attempts, so numbers of an agent
+    with reflection compare with others of the same number of attempts only.
 
     Args:
         keep: Most lessons that are shown, the newest.
@@ -419,16 +418,33 @@ class Reflection:
         self._keep = keep
         self._lessons: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
 
+    def anew(self, before: Sequence[Trajectory]) -> Reflection:
+        """Return a memory of the lessons of ``before``, in their order, and no others."""
+        other = Reflection(self._keep)
+        for attempt in before:
+            if lesson := attempt.metadata.get(LESSON):
+                other._lessons[attempt.env_id, attempt.task_id].append(lesson)
+        return other
+
+    def state(self) -> list[tuple[str, str, list[str]]]:
+        """Return all that was learned, as JSON values."""
+        return [(*key, found[-self._keep :]) for key, found in self._lessons.items()]
+
+    def load_state(self, state: Sequence[tuple[str, str, list[str]]]) -> None:
+        """Restore what ``state`` returned."""
+        for env_id, task_id, found in state:
+            self._lessons[env_id, task_id] = list(found)
+
     def lessons(self, context: EpisodeContext) -> list[str]:
         """Return what was learned in earlier attempts, oldest first."""
         return self._lessons[context.env_id, context.task_id][-self._keep :]
 
     async def learn(
         self, context: EpisodeContext, messages: Sequence[ChatMessage], end: EpisodeEnd, *, ask: Ask
-    ) -> None:
-        """``ask`` the model what to do better, unless the attempt succeeded."""
+    ) -> str | None:
+        """``ask`` the model what to do better, unless the attempt succeeded, and return it."""
         if end.score is not None and end.score >= 1.0:
-            return
+            return None
         how = end.stop_reason.value if end.score is None else f"score {end.score:g}"
         text = "\n\n".join(filter(None, [end.observation, REFLECT.format(how=how)]))
         role: Role = "tool" if messages and messages[-1].calls_tools else "user"
@@ -436,3 +452,4 @@ class Reflection:
         lesson = " ".join((await ask([*messages, request])).split())[:_MAX_LESSON_CHARS]
         if lesson:
             self._lessons[context.env_id, context.task_id].append(lesson)
+        return lesson

@@ -202,15 +202,15 @@ def _answer_row(message: Mapping[str, Any]) -> Row:
     """Return the row of an answer of the server."""
     row: Row = {"role": "assistant", "content": text_of(message.get("content"))}
     calls = [call for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
-    if calls:
-        row["tool_calls"] = [dict(call) for call in calls]
+    if calls := [dict(call) for call in calls if isinstance(call.get("function"), Mapping)]:
+        row["tool_calls"] = calls
     return row
 
 
 def _completion(row: Row) -> Completion:
     """Return the answer as the environment gets it: text, then the first tool call as JSON."""
     spoken, calls = row["content"], row.get("tool_calls", [])
-    found = [_call(call.get("function") or {}) for call in calls]
+    found = [_call(call["function"]) for call in calls]
     content = "\n".join(filter(None, [spoken, *(action_text(*call) for call in found[:1])]))
     kept = tuple(
         ToolCall(name=name, arguments=arguments)

@@ -8,7 +8,8 @@ import logging
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,12 @@ _OF_EPISODE = frozenset(
 )
 """What of a request may be refused for what one episode says, or for its length."""
 _TOO_LONG = re.compile(
-    "context_length|context length|maximum context|max_tokens must be at least 1, got"
+    "context_length|context_size|(context|prompt) (length|size|window)|maximum context"
+    "|prompt is too long|input token count|max_tokens must be at least 1, got",
+    re.IGNORECASE,
 )
-"""What servers say of a conversation without room; the last is vLLM's where nothing is left."""
+"""What servers say of a conversation without room, in code, type or message: OpenAI and most,
+llama.cpp, xAI, Anthropic, Gemini, and vLLM where nothing is left."""
 _LONGEST_WAIT_S = 30.0
 _MAX_SHOWN_CHARS = 200
 _ONLY_FIRST_TRIES = 2
@@ -183,8 +187,8 @@ class Endpoint:
 
         started, tries = time.monotonic(), 0
         try:
-            async with asyncio.timeout(self.config.turn_timeout_s):
-                answer, tries = await self._until_answered(ask)
+            async with asyncio.timeout(self.config.turn_timeout_s) as limit:
+                answer, tries = await self._until_answered(ask, limit)
         except TimeoutError as error:
             raise PolicyFault(
                 f"{self._who()}: no whole answer within {self.config.turn_timeout_s:g} s"
@@ -239,15 +243,14 @@ class Endpoint:
             )
         return self._client
 
-    async def _until_answered(self, ask: Callable[[], Awaitable[Any]]) -> tuple[Any, int]:
-        """Return what ``ask`` returns and how many times it was tried again."""
-        if self._slots is None:
-            self._slots = asyncio.Semaphore(self.config.max_requests)
+    async def _until_answered(
+        self, ask: Callable[[], Awaitable[Any]], limit: asyncio.Timeout | None = None
+    ) -> tuple[Any, int]:
+        """Return what ``ask`` returns and how many times it was tried again, within ``limit``."""
         tries = 0
         while True:
-            await self._limits.wait()
             try:
-                async with self._slots:
+                async with self._turn(limit):
                     answer = await ask()
                 self._ever_answered = True
                 return answer, tries
@@ -259,6 +262,21 @@ class Endpoint:
                 logger.info("%s: try %d: %s", self._who(), tries + 1, self._shown(error))
             tries += 1
             await asyncio.sleep(wait)
+
+    @asynccontextmanager
+    async def _turn(self, limit: asyncio.Timeout | None) -> AsyncIterator[None]:
+        """Wait until a request may be sent; ``limit`` stands still, for it limits the server."""
+        if self._slots is None:
+            self._slots = asyncio.Semaphore(self.config.max_requests)
+        clock, until = asyncio.get_running_loop().time, limit and limit.when()
+        if limit is not None:
+            limit.reschedule(None)
+        began = clock()
+        await self._limits.wait()
+        async with self._slots:
+            if limit is not None and until is not None:
+                limit.reschedule(until + clock() - began)
+            yield
 
     def _tries(self, error: Exception) -> int:
         if isinstance(error, self._openai.APIConnectionError) and not self._ever_answered:
@@ -288,7 +306,7 @@ class Endpoint:
         if status == 404:
             raise await self._not_found(error) from error
         text = self._shown(error)
-        if _TOO_LONG.search(text):
+        if _TOO_LONG.search(str(getattr(error, "body", None) or error)):
             raise ContextOverflow(text) from error
         if "image" in text.lower() and status in (400, 415, 422):
             raise ConfigError(

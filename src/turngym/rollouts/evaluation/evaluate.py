@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turngym.agents.policy import Policy
+from turngym.agents.policy import LearningPolicy, Policy
 from turngym.environments.gym.hosts import Isolation
 from turngym.environments.gym.ray_workers import RayWorkers
 from turngym.errors import ConfigError
+from turngym.records import read_trajectories
 from turngym.rollouts.episode import AnyEnv, EpisodeSpec, KeepPicture, group_specs
-from turngym.rollouts.evaluation.folder import EvalFolder
+from turngym.rollouts.evaluation.folder import EvalFolder, trajectories_file
 from turngym.rollouts.evaluation.rows import EpisodeRow, row_of
 from turngym.rollouts.scheduler.config import (
     DeadlineConfig,
@@ -53,7 +54,33 @@ async def evaluate(
         The trajectories in the order of ``tasks``, attempts of one task together.
     """
     specs = _specs(env_id, tasks, seed, attempts)
-    return await collect(make_env, policy, specs, concurrency=concurrency, **settings)
+    return await _in_rounds(make_env, policy, specs, concurrency=concurrency, **settings)
+
+
+async def _in_rounds(
+    make_env: MakeEnv | Mapping[str, MakeEnv],
+    policy: Policy,
+    specs: Sequence[EpisodeSpec],
+    *,
+    before: Callable[[], Sequence[Trajectory]] = tuple,
+    **settings: Any,  # those of ``collect``
+) -> list[Trajectory]:
+    """Collect; attempts that learn from each other are played one after the other.
+
+    An attempt knows what earlier ones at its task learned, here or ``before``, and nothing else: it
+    depends neither on the clock nor on other evaluations.
+    """
+    if not isinstance(policy, LearningPolicy) or not policy.learns:
+        return await collect(make_env, policy, specs, **settings)
+    known = sorted(before(), key=lambda one: one.member)
+    found: dict[int, Trajectory] = {}
+    for member in sorted({spec.member for spec in specs}):
+        taught = policy.anew([one for one in known if one.member < member])
+        chosen = [n for n, spec in enumerate(specs) if spec.member == member]
+        played = await collect(make_env, taught, [specs[n] for n in chosen], **settings)
+        found |= zip(chosen, played, strict=True)
+        known += played
+    return [found[n] for n in range(len(specs))]
 
 
 def _specs(env_id: str, tasks: Sequence[Task], seed: int, attempts: int) -> list[EpisodeSpec]:
@@ -115,16 +142,25 @@ async def play_job(
     specs = _specs(job.env_id, job.tasks, job.seed, job.attempts)
     keys = {(job.env, spec.task.id, spec.member): spec for spec in specs}
     todo = [spec for key, spec in keys.items() if key not in rows]
-    await collect(
+    await _in_rounds(
         job.make_env,
         policy,
         todo,
+        before=lambda: _kept(folder, job.env),
         concurrency=job.concurrency,
         timeout_s=job.timeout_s,
         on_episode=keep,
         keep_picture=None if folder is None else folder.pictures,
     )
     return [rows[key] for key in keys]
+
+
+def _kept(folder: EvalFolder | None, env: str) -> list[Trajectory]:
+    """Return the episodes of an environment that a folder holds."""
+    if folder is None or not (file := trajectories_file(folder.path, env)).exists():
+        return []
+    found = {(env, one.task_id, one.member): one for one in read_trajectories(file)}
+    return [one for key, one in found.items() if key in folder.rows]
 
 
 MakeEnv = Callable[[], AnyEnv]

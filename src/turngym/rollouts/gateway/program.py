@@ -168,8 +168,10 @@ class ProgramEnv(AsyncTurnEnv):
         outcome = await self._next(side)
         if outcome.terminated or outcome.truncated:
             raise self._fault("it ended before it asked its model anything")
+        found = {**(outcome.info or {}), "max_turns": None}  # limits, too, are the program's to say
         if self._hosted is not None and self._hosted.ground_truth is not None:
-            outcome.info = {**(outcome.info or {}), "ground_truth": self._hosted.ground_truth}
+            found["ground_truth"] = self._hosted.ground_truth
+        outcome.info = found
         return outcome
 
     async def turn(self, action: Action) -> Outcome:

@@ -315,23 +315,25 @@ class Run:
         """Have a checkpoint written, from another thread: nothing may change before it is.
 
         ``folder.outbox.settle`` waits for it, while episodes go on. What these change, the data
-        selection, is copied here; weights and moments stand still until then.
+        selection and lessons, is copied here; weights and moments stand still until then.
         """
-        selection = deepcopy(self.selection.state())
+        memory = self.sampled.reflection
+        lessons = [] if memory is None else memory.state()
+        learned = {"selection": deepcopy(self.selection.state()), "lessons": lessons}
         trainer = self.learning or self.imitator
         self.folder.outbox.write(
-            self.folder.checkpoints, lambda: self._write_checkpoint(trainer, selection)
+            self.folder.checkpoints, lambda: self._write_checkpoint(trainer, learned)
         )
 
     @traced("checkpoint")
     def _write_checkpoint(
-        self, trainer: Imitator | ImitatorGroup | Learning | None, selection: Mapping[str, Any]
+        self, trainer: Imitator | ImitatorGroup | Learning | None, learned: Mapping[str, Any]
     ) -> None:
         """Write a checkpoint.
 
         Args:
             trainer: What the phase trains with; None between phases.
-            selection: What the data selection learned.
+            learned: What data selection and reflection learned.
 
         Raises:
             CheckpointError: It could not be written; earlier ones are intact.
@@ -351,7 +353,7 @@ class Run:
             state={
                 "run": asdict(state),
                 "config": self.config.model_dump(mode="json"),
-                "selection": selection,
+                **learned,
             },
             tensors=tensors,
             write_model=partial(self._write_model, write_shards),
@@ -391,6 +393,8 @@ class Run:
             self.start_learning().restore(checkpoint, state)
             if selection := checkpoint.state.get("selection"):
                 self.selection.load_state(selection)
+            if self.sampled.reflection is not None:
+                self.sampled.reflection.load_state(checkpoint.state.get("lessons", []))
         await self.publish()
 
     def _load_model(self, checkpoint: Checkpoint) -> None:
