@@ -17,7 +17,7 @@ class Instruction:
     """One instruction, its continued lines joined."""
 
     number: int
-    """Line where it begins, from 1."""
+    """Where it begins: number of the line, from 1."""
     name: str
     text: str
     """What follows the name."""
