@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
+from importlib.resources import files
 from random import Random
 from xml.etree import ElementTree
 
@@ -25,13 +27,27 @@ _SHOWN_THEMES = ("Clearlooks-3.4", "Clearlooks-Olive")
 _MOUSEPAD = ".config/glib-2.0/settings/keyfile"
 
 
-def _openbox(desktop: DesktopWorld, path: str) -> str:
-    """Return a setting of the window manager, by its path in the file."""
-    try:
-        tree = ElementTree.fromstring(desktop.config(_OPENBOX))  # made by obconf from our own file
-    except ElementTree.ParseError:
-        return ""
-    return tree.findtext("/".join(_XML + name for name in path.split("/")), default="").strip()
+def _values(text: str) -> dict[str, str]:
+    """Return the window manager's settings by their paths in its file."""
+    found: dict[str, str] = {}
+
+    def read(element: ElementTree.Element, path: str) -> None:
+        for one in element:
+            marks = "".join(f"[{value}]" for value in one.attrib.values())
+            place = f"{path}{one.tag.removeprefix(_XML)}{marks}"
+            if value := (one.text or "").strip():
+                found[place] = value
+            read(one, f"{place}/")
+
+    with suppress(ElementTree.ParseError):
+        read(ElementTree.fromstring(text), "")  # made by obconf from our own file
+    return found
+
+
+@cache
+def _start() -> dict[str, str]:
+    file = files("turngym.environments.desktop").joinpath("settings", "openbox.xml")
+    return _values(file.read_text("utf-8"))
 
 
 def _windows(rng: Random, goal: str, path: str, wanted: str, script: Script) -> DesktopProblem:
@@ -39,7 +55,8 @@ def _windows(rng: Random, goal: str, path: str, wanted: str, script: Script) -> 
     number = str(rng.randint(2, 30))
 
     def is_done(desktop: DesktopWorld) -> bool:
-        return _openbox(desktop, path) == wanted and _openbox(desktop, "desktops/number") == number
+        every = {**_start(), path: wanted, "desktops/number": number}
+        return every.items() <= _values(desktop.config(_OPENBOX)).items()
 
     return DesktopProblem(
         prompt=f"In the window settings, {goal}set the number of desktops to {number}.",
