@@ -109,12 +109,26 @@ async def test_doing_nothing_half_of_it_or_damage_scores_nothing():
         await env.close()
 
 
-@pytest.mark.parametrize(("more", "reward"), [(0, 1.0), (1, 0.0), (2, 1.0)])
-async def test_a_setting_that_was_not_asked_for_costs_the_reward_until_it_is_put_back(more, reward):
-    env, label = new("settings-desktops"), "Focus windows when the mouse pointer moves over them"
+FOLLOW = "Focus windows when the mouse pointer moves over them"
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "reward"),
+    [
+        ("desktops", [], 1.0),
+        ("desktops", ["Mouse", FOLLOW], 0.0),
+        ("desktops", ["Mouse", FOLLOW, FOLLOW], 1.0),
+        ("line-numbers", ["View", "Statusbar"], 0.0),
+        ("line-numbers", ["View", "Statusbar"] * 2, 1.0),
+    ],
+)
+async def test_a_setting_that_was_not_asked_for_costs_the_reward_until_it_is_put_back(
+    kind, names, reward
+):
+    env = new(f"settings-{kind}")
     try:
         await env.reset(seed=0)
-        for name in ["Mouse", *[label] * more] * bool(more):
+        for name in names:
             await env.step(env.say("click", mark=find(env.view, name).mark))
         for step in env.problem.script:
             made = step(env.view) if callable(step) else step

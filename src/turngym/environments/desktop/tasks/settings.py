@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from configparser import ParsingError, RawConfigParser
 from contextlib import suppress
 from functools import cache, partial
 from importlib.resources import files
@@ -25,6 +25,7 @@ _OPENBOX = ".config/openbox/rc.xml"
 _XML = "{http://openbox.org/3.4/rc}"
 _SHOWN_THEMES = ("Clearlooks-3.4", "Clearlooks-Olive")
 _MOUSEPAD = ".config/glib-2.0/settings/keyfile"
+_SCHEMA = "/usr/share/glib-2.0/schemas/org.xfce.mousepad.gschema.xml"
 
 
 def _values(text: str) -> dict[str, str]:
@@ -105,13 +106,34 @@ _new_windows = partial(
 )
 
 
+def _preferences(text: str) -> dict[str, str]:
+    """Return the text editor's settings that are not as they come, by their paths."""
+    parser = RawConfigParser(strict=False, delimiters="=")
+    with suppress(ParsingError):
+        parser.read_string(text)
+    found = {f"{group}/{key}": value for group in parser for key, value in parser[group].items()}
+    before = _defaults()
+    return {key: value for key, value in found.items() if before.get(key, value) != value}
+
+
+@cache
+def _defaults() -> dict[str, str]:
+    """Return the text editor's settings as they come."""
+    return {
+        f"{schema.attrib['id'].replace('.', '/')}/{key.attrib['name']}": key.findtext("default", "")
+        for schema in ElementTree.parse(_SCHEMA).iter("schema")
+        for key in schema.iter("key")
+        if schema.attrib["id"].startswith("org.xfce.mousepad.preferences.")
+    }
+
+
 def _editor(rng: Random, goal: str, name: str, menu: str, entry: str) -> DesktopProblem:
     """Return the problem to turn a setting of the text editor on, by an entry of a menu."""
     file, text = file_name(rng), "\n".join(lines(rng, 4)) + "\n"
 
     def is_done(desktop: DesktopWorld) -> bool:
-        pattern = rf"^{re.escape(name)}=(.*)$"
-        return re.findall(pattern, desktop.config(_MOUSEPAD), re.MULTILINE)[-1:] == ["true"]
+        changed = _preferences(desktop.config(_MOUSEPAD))
+        return changed == {f"org/xfce/mousepad/preferences/{name}": "true"}
 
     return DesktopProblem(
         prompt=f"In the text editor, {goal}.",
@@ -124,11 +146,19 @@ def _editor(rng: Random, goal: str, name: str, menu: str, entry: str) -> Desktop
 
 
 _line_numbers = partial(
-    _editor, goal="show line numbers", name="show-line-numbers", menu="View", entry="Line Numbers"
+    _editor,
+    goal="show line numbers",
+    name="view/show-line-numbers",
+    menu="View",
+    entry="Line Numbers",
 )
 _status_bar = partial(
-    _editor, goal="show the status bar", name="statusbar-visible", menu="View", entry="Statusbar"
+    _editor,
+    goal="show the status bar",
+    name="window/statusbar-visible",
+    menu="View",
+    entry="Statusbar",
 )
 _word_wrap = partial(
-    _editor, goal="turn on word wrap", name="word-wrap", menu="Document", entry="Word Wrap"
+    _editor, goal="turn on word wrap", name="view/word-wrap", menu="Document", entry="Word Wrap"
 )
