@@ -165,7 +165,7 @@ def _probe_service(port: int, *paths: str) -> str:
         f"            return urllib.request.urlopen('http://127.0.0.1:{port}' + path, "
         "timeout=5).read().decode().strip()\n        except urllib.error.HTTPError as e:\n"
         "            return str(e.code)\n        except OSError:\n            time.sleep(0.1)\n"
-        f"    return 'no answer'\nfor path in {list(paths)!r}: print(ask(path))\n"
+        f"    sys.exit('no answer')\nfor path in {list(paths)!r}: print(ask(path))\n"
     )
     return (
         "setsid bash start.sh >/dev/null 2>&1 & s=$!; "
