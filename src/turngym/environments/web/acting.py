@@ -164,15 +164,14 @@ async def _act(session: WebSession, action: Action) -> str | None:
         case "click" | "double_click" | "hover":
             return await _point(session, action.name, mark or 0)
         case "click_at":
-            width, height = session.settings.width, session.settings.height
-            x, y = (int(arguments[axis]) for axis in "xy")
-            x, y = min(max(x, 0), width - 1), min(max(y, 0), height - 1)
-            await session.tab.within(session.tab.page.mouse.click(x, y))
+            place = _place(session, arguments["x"], arguments["y"])
+            await session.tab.within(session.tab.page.mouse.click(*place))
         case "drag":
             return await _drag(session, mark or 0, _number(arguments["target"]))
         case "drag_at":
-            ends = [int(arguments[name]) for name in ("x", "y", "to_x", "to_y")]
-            await _drag_mouse(session, (ends[0], ends[1]), (ends[2], ends[3]))
+            start = _place(session, arguments["x"], arguments["y"])
+            end = _place(session, arguments["to_x"], arguments["to_y"])
+            await _drag_mouse(session, start, end)
         case "type" | "submit" | "append" | "clear":
             return await _type(
                 session,
@@ -194,6 +193,12 @@ async def _act(session: WebSession, action: Action) -> str | None:
         case _:
             return await _navigate(session, action.name, arguments)
     return None
+
+
+def _place(session: WebSession, x: Any, y: Any) -> tuple[int, int]:
+    """Return the nearest place in the view: far ones are the end of a page's process."""
+    width, height = session.settings.width, session.settings.height
+    return min(max(int(x), 0), width - 1), min(max(int(y), 0), height - 1)
 
 
 async def _navigate(session: WebSession, name: str, arguments: dict[str, Any]) -> str | None:
