@@ -11,6 +11,7 @@ Where one of them is missing the test is skipped. Every such skip is listed at t
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Start the list of what did not run."""
     config.stash[not_run] = []
     config.pluginmanager.register(NotRun(config), "turngym-not-run")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the tests themselves and all that they import."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -74,12 +75,7 @@ class Message:
 LESSON = "lesson"
 """What of a trajectory's metadata later attempts at its task are shown."""
 THOUGHT, THOUGHT_ENDS = "<think>", "</think>"
-
-
-def after_thoughts(text: str) -> str:
-    """Return what a model says after its thoughts; nothing where the last one is not closed."""
-    answer = text.rpartition(THOUGHT_ENDS)[2]
-    return "" if THOUGHT in answer else answer
+THOUGHT_TAG = re.compile("</?think>")
 
 
 def _refuse_constant(name: str) -> None:
@@ -113,6 +109,24 @@ def json_object_at(text: str, start: int) -> tuple[dict[str, Any], int]:
 
 def json_objects(text: str) -> Iterator[tuple[dict[str, Any], int]]:
     """Yield the JSON objects in ``text`` that lie in no other, and where each begins."""
+    return ((value, start) for value, start, _ in _objects(text))
+
+
+def after_thoughts(text: str) -> str:
+    """Return what a model says after its thoughts; nothing where the last one is not closed.
+
+    A tag inside of a JSON object, as in an argument of a call, is no thought.
+    """
+    tags = [*THOUGHT_TAG.finditer(text)]
+    objects = [(start, end) for _, start, end in _objects(text)] if tags else []
+    for tag in reversed(tags):
+        before = bisect(objects, (tag.start(),)) - 1
+        if before < 0 or objects[before][1] <= tag.start():
+            return "" if tag[0] == THOUGHT else text[tag.end() :]
+    return text
+
+
+def _objects(text: str) -> Iterator[tuple[dict[str, Any], int, int]]:
     broken = 0  # characters that were read for nothing: deep objects are all read
     start = _OBJECT.search(text)
     while start is not None and broken < _MAX_BROKEN_CHARS:
@@ -124,7 +138,7 @@ def json_objects(text: str) -> Iterator[tuple[dict[str, Any], int]]:
             at = len(text) if is_deep else getattr(error, "pos", end)
             broken += max(_LEAST_CHARS, at - end)
         else:
-            yield value, start.start()
+            yield value, start.start(), end
         start = _OBJECT.search(text, end)
 
 

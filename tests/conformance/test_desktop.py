@@ -27,6 +27,7 @@ from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.desktop.display import DisplayGone
 from turngym.environments.desktop.env import DisplayPool
 from turngym.environments.desktop.names import GROUNDING_APPS, PROGRAMS, TASK_TYPES
+from turngym.environments.desktop.problems import find
 from turngym.environments.desktop.x11_device import cells
 from turngym.errors import EnvironmentFault
 from turngym.rollouts.episode import group_specs
@@ -104,6 +105,35 @@ async def test_doing_nothing_half_of_it_or_damage_scores_nothing():
             await env.step(action)
             action = env.expert_action()
         assert (await env.step("stop"))[1] == 0.0
+    finally:
+        await env.close()
+
+
+FOLLOW = "Focus windows when the mouse pointer moves over them"
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "reward"),
+    [
+        ("desktops", [], 1.0),
+        ("desktops", ["Mouse", FOLLOW], 0.0),
+        ("desktops", ["Mouse", FOLLOW, FOLLOW], 1.0),
+        ("line-numbers", ["View", "Statusbar"], 0.0),
+        ("line-numbers", ["View", "Statusbar"] * 2, 1.0),
+    ],
+)
+async def test_a_setting_that_was_not_asked_for_costs_the_reward_until_it_is_put_back(
+    kind, names, reward
+):
+    env = new(f"settings-{kind}")
+    try:
+        await env.reset(seed=0)
+        for name in names:
+            await env.step(env.say("click", mark=find(env.view, name).mark))
+        for step in env.problem.script:
+            made = step(env.view) if callable(step) else step
+            await env.step(env.say(made.name, **made.arguments))
+        assert (await env.step("stop"))[1] == reward
     finally:
         await env.close()
 

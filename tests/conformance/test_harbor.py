@@ -117,6 +117,92 @@ async def test_the_shell_gets_commands_and_values_as_they_are_written(tmp_path: 
     assert (await played(tmp_path))[2]["score"] == 1.0
 
 
+DOCKERFILE = r"""ARG TAG=24.04
+FROM --platform=linux/amd64 ubuntu:${TAG}
+ARG ROOT=/app
+USER root
+WORKDIR $ROOT/one
+RUN touch made
+WORKDIR ${ROOT}
+ENV PATH=/app/bin:$PATH TEXT="a ${NONE:-b}" PLAIN='$ROOT' \
+    # between
+    MORE=\$x
+COPY --chmod=755 in.txt bin/tool
+COPY --chmod=600 <<A <<'B' texts/
+at $ROOT
+A
+at $ROOT
+B
+RUN <<END
+#!/usr/bin/env python3
+open("script", "w").write("a; pip install no-such")
+END
+RUN <<END
+DEBIAN_FRONTEND=noninteractive apt-get install -y \
+  python3 > /dev/null 2>&1
+if true; then
+  echo "  'yes" > yes
+fi
+END
+RUN printf 'a\n\
+  b' > joined; if true; then apt-get update; fi
+SHELL ["/bin/bash", "-e", "-c"]
+RUN echo {1,2} > shell
+"""
+SEEN = r"""#!/bin/bash
+{ cat texts/A texts/B script yes joined; echo; cat shell; stat -c %a texts/A
+echo "$TEXT $PLAIN $MORE ${ROOT:-none}"; ls one; command -v tool; } > seen
+"""
+WANTED = r"""at /app
+at $ROOT
+a; pip install no-such  'yes
+a
+  b
+1 2
+600
+a b $ROOT $x none
+made
+/app/bin/tool
+"""
+
+
+async def test_variables_modes_and_here_documents_of_a_dockerfile_are_as_engines_have_them(
+    tmp_path: Path,
+):
+    write(
+        tmp_path,
+        environment__Dockerfile=DOCKERFILE,
+        environment__in_DOT_txt="#!/bin/sh\n",
+        solution__solve_DOT_sh=SEEN,
+        tests__wanted=WANTED,
+        tests__test_DOT_sh="#!/bin/bash\ndiff seen /tests/wanted\n"
+        "echo $((1 - $?)) > /logs/verifier/reward.txt\n",
+    )
+    _, _, info = await played(tmp_path)
+    assert info["score"] == 1.0, info
+
+
+async def test_variables_of_a_verifier_s_own_dockerfile_are_set_while_it_judges(tmp_path: Path):
+    write(
+        tmp_path,
+        task_DOT_toml='artifacts = ["/app/out.txt"]\n[verifier]\nenvironment_mode = "separate"\n',
+        tests__Dockerfile="FROM debian\nENV WANTED=42\nWORKDIR /app\nCOPY . /tests/\n",
+        tests__test_DOT_sh='#!/bin/bash\n[ "$(cat out.txt)" = "$WANTED" ]\n'
+        "echo $((1 - $?)) > /logs/verifier/reward.txt\n",
+    )
+    assert (await played(tmp_path))[2]["score"] == 1.0
+
+
+async def test_packages_of_a_requirements_file_are_looked_for(tmp_path: Path):
+    write(
+        tmp_path,
+        environment__in_DOT_txt="pytest>=1  # runs tests\n-e .\nno-such-package==1\n",
+        environment__Dockerfile="FROM python\nCOPY in.txt .\nRUN pip install -r in.txt\n",
+    )
+    with pytest.raises(TaskFault, match="wants the Python package 'no-such-package'"):
+        await played(tmp_path)
+
+
 STEPS = (
     '[[steps]]\nname = "one"\nmin_reward = 1.0\n[[steps]]\nname = "two"\n'
     '[steps.verifier.env]\nWANTED = "${TURNGYM_NO_SUCH:-84}"\n'
@@ -228,6 +314,8 @@ async def test_our_own_projects_written_as_folders_are_played_too(tmp_path: Path
             "line 2: there is no 'no.txt'",
         ),
         ({"environment__Dockerfile": "FROM debian AS a\n"}, "line 1: stages"),
+        ({"environment__Dockerfile": "FROM debian\nUSER app\n"}, "line 2: USER app needs a"),
+        ({"environment__Dockerfile": "FROM debian\nRUN --mount=type=ssh a\n"}, "RUN --mount=type"),
         ({"tests__test_DOT_sh": "uvx pytest\n"}, r"test.sh: 'uvx pytest' wants a network"),
         ({"tests__test_DOT_sh": None}, r"tests/test.sh is missing"),
         ({"instruction_DOT_md": None}, r"instruction.md is missing"),

@@ -106,6 +106,20 @@ async def test_doing_nothing_half_of_it_or_too_much_scores_nothing():
         await env.close()
 
 
+async def test_an_empty_line_at_the_end_of_a_note_does_not_matter():
+    env, said, is_over = new("note-add"), list[str](), False
+    try:
+        await env.reset(seed=0)
+        while not is_over:
+            said.append(env.expert_action())
+            is_over = (await env.step(said[-1]))[2]
+        await env.reset(seed=0)
+        scores = [(await env.step(one + "\\n" * ("\\n" in one)))[1] for one in said]
+        assert scores[-1] == 1.0
+    finally:
+        await env.close()
+
+
 async def test_the_same_seed_shows_the_same_pixels_and_text():
     one, two = (new("contact-find", screenshot="marks", scale=0.5) for _ in range(2))
     try:

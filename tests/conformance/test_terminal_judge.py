@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
@@ -64,5 +65,41 @@ async def test_a_judge_sees_changes_of_large_files_and_of_many(command: str, cha
         assert (await env.step(env.say("submit")))[1] == 1.0
         assert {path for path in Kept.saw if not path.startswith("m/")} == changed
         assert len(Kept.saw) == len(changed) + 2100 * ("seq" in command)
+    finally:
+        await env.close()
+
+
+BUILD = 'mkdir -p out; for f in src/*.in; do o=out/$(basename "$f" .in).out; '
+BUILD += '[ -e "$o" ] || tr a-z A-Z < "$f" > "$o"; done'
+SERVE = "exec python3 -m http.server {port} --bind 127.0.0.1 --directory app"
+ATTEMPTS = [
+    ("pack", "tar --exclude 'data/tmp/*' -czf data.tar.gz data", 0.0),  # tmp itself is in it
+    ("pack", "tar -czf data.tar.gz ./data/*.txt", 1.0),
+    ("write_service", f"mkdir app; echo {{text}} > app/{{path}}; echo '{SERVE}' > start.sh", 0.0),
+    ("makefile", f"cat > build.sh <<'SH'\n{BUILD}\nSH", 0.0),  # what is older stays, too
+    ("load_table", "{expert}", 0.0),  # with columns of text
+    ("restore_file", "git revert -n HEAD~1", 1.0),
+    ("restore_file", "git revert --no-edit HEAD~1", 0.0),
+    ("find_author", "git checkout -q HEAD~1; git checkout -q main; {expert}", 1.0),
+]
+
+
+@pytest.mark.parametrize(("kind", "command", "score"), ATTEMPTS)
+async def test_a_job_is_judged_by_what_it_asks_however_it_is_done(
+    kind: str, command: str, score: float
+):
+    env = TerminalEnv(kind=kind)
+    try:
+        await env.reset(seed=0)
+        said = re.search(
+            r"port (?P<port>\d+) .*/(?P<path>\w+) .*'(?P<text>\w+)'", env.problem.prompt
+        )
+        values = {**(said.groupdict() if said else {}), "expert": env.problem.expert()[0]}
+        for name, value in values.items():
+            command = command.replace(f"{{{name}}}", value)
+        if kind == "load_table":
+            command = re.sub(r"int\((r.*?)\)\)", r"\1)", command.replace("INTEGER", "TEXT"))
+        await env.step(env.say("bash", command=command))
+        assert (await env.step(env.say("submit")))[-1]["score"] == score
     finally:
         await env.close()

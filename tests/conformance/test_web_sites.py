@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import signal
 from contextlib import closing
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from turngym.environments.web.chromium import NEED
 from turngym.environments.web.sites.catalogue import PROGRAMS, env_class
 from turngym.environments.web.sites.install import main as install
 from turngym.environments.web.sites.program import DATABASES, Slot
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, EnvironmentFault
 from turngym.rollouts.episode import group_specs
 from turngym.rollouts.evaluation.evaluate import collect
 from turngym.tasks.base import procedural_task
@@ -322,6 +324,33 @@ async def test_a_server_that_died_is_started_again_by_the_next_reset(site):
     folder = slot.folder
     await slot.stop()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("site", INSTALLED if IS_FULL else INSTALLED[1:2])
+async def test_a_server_that_dies_or_hangs_is_a_fault_and_no_reward_of_0(site, stop, monkeypatch):
+    monkeypatch.setattr("turngym.environments.web.sites.program._ANSWER_S", 0.5)
+    cls = env_class(site)
+    env = cls(kind=LONG_ENOUGH[site], settings=replace(cls.looks, cap_ms=2_000))
+    try:
+        await env.reset(seed=0)
+        for pid in [*below(env.slot.pid)][1:]:
+            os.kill(pid, stop)
+        says = "gives no answer" if stop == signal.SIGSTOP else "ended while it was used"
+        with pytest.raises(EnvironmentFault, match=says):
+            await played_on(env)
+        await env.reset(seed=0)
+        assert await played_on(env) == 1.0
+    finally:
+        await env.close()
+
+
+async def played_on(env) -> float:
+    """Have the expert play to the end; return the last reward."""
+    while True:
+        _, reward, is_over, _, _ = await env.step(env.expert_action())
+        if is_over:
+            return reward
 
 
 @pytest.mark.parametrize("site", INSTALLED if IS_FULL else INSTALLED[1:2])

@@ -16,6 +16,7 @@ from gymnasium.error import ResetNeeded
 from helpers.envs import AsyncLadderEnv, Ladder, LadderEnv, ReplayLadderEnv
 from turngym.environments.core.actions import Action, Commands, InvalidAction
 from turngym.environments.core.env import Outcome, TurnEnv
+from turngym.environments.text.maze import MazeEnv
 from turngym.errors import SnapshotError
 from turngym.tasks.base import Task
 
@@ -55,6 +56,18 @@ class ConstantKey(LadderEnv):
 
     def state_key(self) -> str:
         return "here"
+
+
+class KeyOfActions(MazeEnv):
+    """Counts the moves that it carried out in its key."""
+
+    def turn(self, action: Action) -> Outcome:
+        outcome = super().turn(action)
+        self.state.moves = getattr(self.state, "moves", 0) + (outcome.invalid_action is None)
+        return outcome
+
+    def state_key(self) -> str:
+        return f"move {getattr(self.state, 'moves', 0)}"
 
 
 class KeyOfHistory(LadderEnv):

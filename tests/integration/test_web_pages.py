@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from helpers.web import HOST, PagesEnv, kill_browser
-from turngym.environments.web.acting import MAX_TABS
+from turngym.environments.core.actions import Action
+from turngym.environments.web.acting import MAX_TABS, act
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.egress import EgressProxy
 from turngym.environments.web.session import MAX_DIALOGS, Prewarming, context_key
@@ -147,6 +148,16 @@ async def test_what_cannot_be_done_is_told_and_costs_the_turn_only(open_page, ac
     assert reason in info["invalid_action"]
     assert reason in text
     assert "Page: Form" in text  # and the page is shown again
+
+
+@pytest.mark.parametrize("far", [-1e9, 1e308], ids=str)
+async def test_a_drag_to_a_place_far_off_ends_at_the_rim_and_no_page_with_it(
+    open_page, browser, far
+):
+    env, before = await open_page("/plain")
+    ends = {"x": 1, "y": 1, "to_x": far, "to_y": far}
+    problem = await browser.run(act(env.session, Action(name="drag_at", arguments=ends)))
+    assert (problem, (await say(env, "wait"))[0]) == (None, before)
 
 
 async def test_a_stale_mark_is_told_and_numbers_are_never_given_twice(open_page):

@@ -17,7 +17,7 @@ from itertools import islice
 from os.path import commonprefix
 from typing import Any, Protocol
 
-from turngym.types import THOUGHT, THOUGHT_ENDS, json_object_at, json_objects
+from turngym.types import THOUGHT, THOUGHT_ENDS, THOUGHT_TAG, json_object_at, json_objects
 
 NAME, ID = "turngym_probe_tool", "callprobe"
 """Name of the tool that a template is asked to call, and the call's id (Mistral: 9 letters)."""
@@ -47,8 +47,8 @@ _WORD = f"{_LETTER}+"
 _MARK = re.compile(r"[<\[][^<\[]*$")
 _CDATA = re.compile(r"<!\[CDATA\[(.*)\]\]>", re.DOTALL)
 _MAX_BROKEN = 256
-MAX_CALLS = 64
-"""Most calls of one answer that are looked at."""
+MAX_CALLS, _MAX_TAGS = 64, 16
+"""Most calls of one answer that are looked at, and most tags of thoughts where there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +105,38 @@ class CallReader:
             text: A sampled answer with its control tokens.
             tools: OpenAI-style function descriptions.
         """
+        types = _types(tools)
         begin = text.rfind(THOUGHT_ENDS) + 1
-        if text.rfind(THOUGHT) >= begin:  # a thought that is not closed
-            return ReadAnswer(said=text, calls=())
-        begin = max(begin, text.find(self.opening, begin) if self.opening else 0)
-        calls = [*islice(self.form.find(text[begin:], _types(tools)), MAX_CALLS)]
+        is_open = text.rfind(THOUGHT) >= begin
+        begin, calls = (0, []) if is_open else self._behind(text, begin, types)
+        if not calls:
+            begin, calls = self._over_a_tag(text, types)
         if not calls:
             return ReadAnswer(said=text, calls=())
         said = text[: begin + calls[0].start].rstrip()
         opening = self.opening.replace(NAME, calls[0].name)
         return ReadAnswer(said=said.removesuffix(opening).rstrip(), calls=tuple(calls))
+
+    def _behind(
+        self, text: str, begin: int, types: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[int, list[FoundCall]]:
+        """Return the calls behind ``begin``, and where they were looked for."""
+        begin = max(begin, text.find(self.opening, begin) if self.opening else 0)
+        return begin, [*islice(self.form.find(text[begin:], types), MAX_CALLS)]
+
+    def _over_a_tag(
+        self, text: str, types: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[int, list[FoundCall]]:
+        """Return the calls outside of thoughts of which one holds a tag of thoughts itself."""
+        begin, is_open = 0, False
+        for tag in islice(THOUGHT_TAG.finditer(text), _MAX_TAGS):
+            if not is_open:
+                place, calls = self._behind(text, begin, types)
+                begun = [call for call in calls if place + call.start < tag.start()]
+                if begun and begun != self._behind(text[: tag.start()], begin, types)[1]:
+                    return place, calls
+            begin, is_open = tag.end(), tag[0] == THOUGHT
+        return 0, []
 
 
 def _types(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -36,7 +36,7 @@ from turngym.agents.tool_calls import NOT_CARRIED_OUT, action_text, called_row, 
 from turngym.environments.core.actions import function_tool
 from turngym.errors import ConfigError
 from turngym.trainers.update.imitation import render_episode, render_turns
-from turngym.types import Message, StopReason, ToolCall, Trajectory, Turn
+from turngym.types import Message, StopReason, ToolCall, Trajectory, Turn, after_thoughts
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -254,6 +254,19 @@ def test_a_call_in_a_thought_or_cut_short_is_none() -> None:
     message, end = one.answer(one.closed(text), TOOLS)
     assert len(end.calls) == 1
     assert message.content == f"<think>{call}</think>So I go.\n{action_text('go', {'way': 'up'})}"
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("thought", ["", "<think>so</think>\n"])
+@pytest.mark.parametrize("tag", ["<think>", "</think>", "<think>a</think> b"])
+def test_a_tag_of_thoughts_in_an_argument_is_a_part_of_it(call: str, thought: str, tag: str):
+    walk, one = {"way": f"x {tag} y"}, renderer(call)
+    assert one.tools is not None
+    written = one.tools.written("go", walk, f"{thought}Now")
+    message, end = one.answer(one.closed(written), TOOLS)
+    assert [(found.name, found.arguments) for found in message.tool_calls] == [("go", walk)]
+    assert (len(end.calls), message.content) == (1, f"{thought}Now\n{action_text('go', walk)}")
+    assert after_thoughts(message.content).lstrip() == f"Now\n{action_text('go', walk)}"
 
 
 def test_calls_in_words_are_all_that_are_no_thoughts() -> None:

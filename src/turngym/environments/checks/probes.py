@@ -468,6 +468,26 @@ def must_tell_apart(episodes: Sequence[Episode], what: str) -> None:
         raise Broken(f"{where} for {len(states)} different values of {what}")
 
 
+def must_not_count(episodes: Sequence[Episode]) -> None:
+    """Find a state key that counts carried-out actions alone, in episodes that begin alike.
+
+    Raises:
+        Broken: After as many actions there is one key, wherever the legal actions differ.
+    """
+    after: dict[int, list[Info]] = {}
+    for episode in episodes:
+        done = [at for at in episode.steps if "invalid_action" not in at.info]
+        for number, at in enumerate(at for at in done if not at.is_over):
+            after.setdefault(number, []).append(at.info)
+    apart = [
+        one for one in after.values() if len({repr(at.get("legal_actions")) for at in one}) > 1
+    ]
+    keys = [{at.get("state_key") for at in one} for one in apart]
+    if len(keys) > _FEW_STATES and all(len(one) == 1 for one in keys):
+        where = f"{episodes[-1].name}: the state key is {keys[0].pop()!r} wherever as many actions"
+        raise Broken(f"{where} were carried out, though the legal actions differ")
+
+
 def _return(episode: Episode) -> float:
     return sum(float(at.reward) for at in episode.steps)
 

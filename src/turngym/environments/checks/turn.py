@@ -30,6 +30,7 @@ from turngym.environments.checks.probes import (
     has_expert,
     must_agree,
     must_differ,
+    must_not_count,
     must_tell_apart,
     open_env,
     plain,
@@ -179,6 +180,8 @@ class TurnChecks:
                     raise Broken(f"{episode.name}: {what} {keys[0]!r} becomes {keys[1]!r}")
         episodes = [episode for _, episode in self.played]
         must_tell_apart(episodes, "legal_actions")
+        for seed in range(self.episodes):
+            must_not_count([one for at, one in self.played if at == seed])
         for one in episodes:
             if one.name.startswith("expert"):
                 must_tell_apart([one], "observation")

@@ -7,16 +7,17 @@ already. The rest is refused by name.
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from turngym.errors import ConfigError
+from turngym.tasks.harbor.dockerfile_text import Instruction, exec_form, filled, instructions, words
 from turngym.tasks.harbor.schema import read_text
 
 _BASES = re.compile(
@@ -28,15 +29,19 @@ HERE = frozenset(
 )
 """What a sandbox has at its root anyway."""
 _WITHOUT_EFFECT = frozenset(
-    [
-        "CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "USER",
-        "VOLUME",
-    ]
-)  # fmt: skip
-"""Nobody starts the image's own program, and there is one user."""
-_APT = re.compile(r"^(?:sudo )?apt(?:-get)? (?:-\S+ )*(\w+)(.*)$")
+    ["CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "VOLUME"]
+)
+"""Nobody starts the image's own program."""
+_USERS = frozenset(["root", "0", "agent", "1000"])
+"""Who may be named: who is no one in particular, and who is there."""
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_COMMAND = re.compile(r"""(?:>&|[^;&|\n'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
+_KEYWORDS = re.compile(r"\s*(?:(?:if|then|else|do|!|\{)\s+)*")
+_APT = re.compile(r"^(?:\w+=\S* )*(?:sudo )?apt(?:-get)? (?:-\S+ )*(\w+)(.*)$")
 _PIP = re.compile(r"^(?:python3? -m |uv )?pip3? install (.*)$")
 _NETWORK = re.compile(r"\b(curl|wget|npm|npx|yarn|git clone|cargo|go install|gem install|uvx?)\b")
+_REDIRECTION = re.compile(r" \d?>.*$")
+_REQUIREMENTS = re.compile(r"(?:-r|--requirement)[ =]?(\S+)")
 _PYTHON = re.compile(r"^ln -sf? /usr/bin/python3 /usr/(local/)?bin/python$")
 _NO_MATTER = re.compile(r"^(rm -rf /var/lib/apt/lists|apt(-get)? (clean|update|autoremove))")
 
@@ -65,7 +70,11 @@ class Recipe:
     """What a Dockerfile asks for."""
 
     workdir: str = "/"
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=lambda: {"PATH": PATH})
+    args: dict[str, str] = field(default_factory=dict)
+    """Variables of the build alone."""
+    shell: list[str] = field(default_factory=list)
+    """Words before a command; none for the usual shell."""
     steps: list[Copy | Run] = field(default_factory=list)
     is_python: bool = False
     """The base has a program ``python``."""
@@ -104,10 +113,10 @@ def read_recipe(file: Path) -> Recipe:
     recipe = Recipe()
     if (file.parent / ".dockerignore").exists():
         raise ConfigError(f"{file.parent / '.dockerignore'}: is not read here; remove it")
-    for number, line in _instructions(read_text(file)):
-        where = f"{file}, line {number}"
+    for one in instructions(read_text(file)):
+        where = f"{file}, line {one.number}"
         try:
-            _follow(recipe, line, file.parent, where)
+            _follow(recipe, one, file.parent, where)
         except ConfigError:
             raise
         except ValueError as error:  # a quote is open, or words are missing
@@ -115,103 +124,141 @@ def read_recipe(file: Path) -> Recipe:
     return recipe
 
 
-def _follow(recipe: Recipe, line: str, folder: Path, where: str) -> None:
+def _follow(recipe: Recipe, one: Instruction, folder: Path, where: str) -> None:
     """Add what an instruction asks for."""
-    name, _, rest = line.partition(" ")
-    name, rest = name.upper(), rest.strip()
-    if name == "FROM":
-        if recipe.steps or len(rest.split()) > 1:
-            raise ConfigError(f"{where}: stages need a container engine")
-        recipe.is_python = check_base(rest, where)
-    elif name == "WORKDIR":
-        recipe.workdir = _absolute(recipe.workdir, rest)
+    known = {**recipe.args, **recipe.env}
+    if one.name == "FROM":
+        recipe.is_python = check_base(_base(recipe, words(one.text, known), where), where)
+    elif one.name == "WORKDIR":
+        recipe.workdir = _absolute(recipe.workdir, " ".join(words(one.text, known)))
         if recipe.workdir.lstrip("/") in HERE:
             raise ConfigError(f"{where}: to work in {recipe.workdir} needs a container engine")
-    elif name == "ENV":
-        recipe.env |= _variables(rest)
-    elif name in ("COPY", "ADD"):
-        recipe.steps.append(_copy(recipe, rest, folder, where))
-    elif name == "RUN":
-        recipe.steps += [
-            Run(command=command, workdir=recipe.workdir, env=dict(recipe.env), where=where)
-            for command in _commands(recipe, rest, where)
-        ]
-    elif name not in _WITHOUT_EFFECT:
-        raise ConfigError(f"{where}: {name} needs a container engine")
+    elif one.name == "ENV":
+        recipe.env |= _variables(one.text, known)
+    elif one.name == "ARG":
+        recipe.args |= dict(word.split("=", 1) for word in words(one.text, known) if "=" in word)
+    elif one.name == "USER":
+        if (user := " ".join(words(one.text, known)).partition(":")[0]) not in _USERS:
+            raise ConfigError(f"{where}: USER {user} needs a container engine; there is agent")
+    elif one.name == "SHELL":
+        recipe.shell = exec_form(one.text) or []
+    elif one.name in ("COPY", "ADD"):
+        recipe.steps += _copy(recipe, one, folder, where)
+    elif one.name == "RUN":
+        recipe.steps += _run(recipe, one, where)
+    elif one.name not in _WITHOUT_EFFECT:
+        raise ConfigError(f"{where}: {one.name} needs a container engine")
 
 
-def _instructions(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line number and instruction; continued lines are joined, comments left out."""
-    begun, start = "", 0
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        start = start if begun else number
-        begun += line.strip()
-        if begun.endswith("\\"):
-            begun = begun[:-1] + " "
-            continue
-        yield start, begun
-        begun = ""
+def _base(recipe: Recipe, said: Sequence[str], where: str) -> str:
+    names = [word for word in said if not word.startswith("--platform=")]
+    if recipe.steps or len(names) != 1:
+        raise ConfigError(f"{where}: stages need a container engine")
+    return names[0]
 
 
 def _absolute(base: str, path: str) -> str:
     return "/" + posixpath.normpath(posixpath.join(base, path)).strip("/")
 
 
-def _exec_form(text: str) -> list[str] | None:
-    """Return the words of ``["a", "b"]``; None for what is no such list, as engines have it."""
-    try:
-        words = json.loads(text)
-    except ValueError:
-        return None
-    is_form = isinstance(words, list) and all(isinstance(word, str) for word in words)
-    return words if is_form else None
+def _variables(text: str, known: dict[str, str]) -> dict[str, str]:
+    name, _, value = text.partition(" ")
+    if "=" not in name:
+        return {name: " ".join(words(value, known))}
+    return dict(word.split("=", 1) for word in words(text, known) if "=" in word)
 
 
-def _variables(text: str) -> dict[str, str]:
-    words = shlex.split(text)
-    if words and "=" not in words[0]:
-        return {words[0]: text.partition(" ")[2].strip()}
-    return dict(word.split("=", 1) for word in words if "=" in word)
-
-
-def _copy(recipe: Recipe, text: str, context: Path, where: str) -> Copy:
-    words = _exec_form(text) or shlex.split(text)
-    options = [word for word in words if word.startswith("--")]
-    if bad := [one for one in options if not one.startswith(("--chown", "--chmod"))]:
-        raise ConfigError(f"{where}: COPY {bad[0]} needs a container engine")
-    *sources, target = [word for word in words if not word.startswith("--")]
-    found: dict[str, Path] = {}
+def _copy(recipe: Recipe, one: Instruction, context: Path, where: str) -> list[Copy | Run]:
+    """Return what copies files of the folder ``context``, and here-documents."""
+    known = {**recipe.args, **recipe.env}
+    said = exec_form(one.text) or words(one.text, known)
+    options = [word for word in said if word.startswith("--")]
+    if bad := [word for word in options if not word.startswith(("--chown", "--chmod", "--link"))]:
+        raise ConfigError(f"{where}: {one.name} {bad[0]} needs a container engine")
+    *sources, target = [word for word in said if not word.startswith("--")]
     is_folder = target.endswith("/") or target in (".", "./") or len(sources) > 1
     target = _absolute(recipe.workdir, target)
+    files: dict[str, Path] = {}
+    steps: list[Copy | Run] = [Copy(files=files)]
+    written = []
     for source in sources:
-        if "://" in source or ".." in Path(source).parts:
-            raise ConfigError(f"{where}: {source!r} lies outside of the folder")
-        places = [context / source.lstrip("/")]
-        if "*" in source:
-            places = sorted(context.glob(source.strip("/")))
-        for place in places:
-            if not place.exists():
-                raise ConfigError(f"{where}: there is no {source!r} beside the Dockerfile")
-            if place.is_dir():
-                inner = [one for one in sorted(place.rglob("*")) if one.is_file()]
-                found |= {f"{target}/{one.relative_to(place).as_posix()}": one for one in inner}
-            else:
-                known = is_folder or "*" in source
-                found[f"{target}/{place.name}" if known else target] = place
-    return Copy(files=found)
+        name = source.lstrip("<-")
+        if source.startswith("<<") and name in one.documents:
+            place = posixpath.join(target, name) if is_folder else target
+            body = one.documents[name]
+            body = body if name in one.literal else filled(body, known, is_quoted=True)
+            command = f"cat > {shlex.quote(place)} <<'{name}'\n{body}{name}"
+            steps.append(_step(recipe, command, where, workdir=posixpath.dirname(place)))
+            written.append(place)
+        else:
+            files |= _copied(source, target, is_folder, context, where)
+    if one.name == "ADD" and (packed := [file for file in files.values() if _is_packed(file)]):
+        raise ConfigError(f"{where}: to unpack {packed[0].name} needs a container engine; RUN tar")
+    for mode in (word.partition("=")[2] for word in options if word.startswith("--chmod")):
+        command = f"chmod {shlex.quote(mode)} {shlex.join([*files, *written])}"
+        steps.append(_step(recipe, command, where, workdir="/"))
+    return steps
 
 
-def _commands(recipe: Recipe, text: str, where: str) -> list[str]:
+def _copied(
+    source: str, target: str, is_folder: bool, context: Path, where: str
+) -> dict[str, Path]:
+    """Return where the files go that ``source`` names, which is a path or a pattern."""
+    if "://" in source or ".." in Path(source).parts:
+        raise ConfigError(f"{where}: {source!r} lies outside of the folder")
+    places = [context / source.lstrip("/")]
+    if "*" in source:
+        places = sorted(context.glob(source.strip("/"))) or places
+    found: dict[str, Path] = {}
+    for place in places:
+        if not place.exists():
+            raise ConfigError(f"{where}: there is no {source!r} beside the Dockerfile")
+        if place.is_dir():
+            inner = [one for one in sorted(place.rglob("*")) if one.is_file()]
+            found |= {
+                posixpath.join(target, one.relative_to(place).as_posix()): one for one in inner
+            }
+        else:
+            known = is_folder or "*" in source
+            found[posixpath.join(target, place.name) if known else target] = place
+    return found
+
+
+def _is_packed(file: Path) -> bool:
+    return file.is_file() and tarfile.is_tarfile(file)
+
+
+def _step(recipe: Recipe, command: str, where: str, *, workdir: str | None = None) -> Run:
+    variables = {**recipe.args, **recipe.env}
+    return Run(command=command, workdir=workdir or recipe.workdir, env=variables, where=where)
+
+
+def _run(recipe: Recipe, one: Instruction, where: str) -> Sequence[Run]:
     """Return what is left to run once packages are known to be here."""
-    if words := _exec_form(text):
-        return [shlex.join(words)]
-    parts = [part.strip() for part in re.split(r"&&|;", text)]
-    left = [part for part in parts if part and not _is_here(recipe, part, where)]
-    if len(left) == len(parts):
-        return [text]  # as it was written: a part alone may be half of a loop
-    return [" && ".join(left)] if left else []
+    text = re.sub(r"^(--mount=type=cache\S*\s+)+", "", one.text)
+    if text.startswith("--"):
+        raise ConfigError(f"{where}: RUN {text.split()[0]} needs a container engine")
+    if said := exec_form(text):
+        return [_step(recipe, shlex.join(said), where)]
+    for name, body in one.documents.items():
+        is_script = text.lstrip("<-").strip("'\"") == name
+        if is_script and body.startswith("#!"):
+            text = f"cat > /tmp/script <<'{name}'\n{body}{name}\n"
+            text += "chmod +x /tmp/script && /tmp/script && rm /tmp/script"
+        else:
+            text = body if is_script else f"{text}\n{body}{name}"
+    left = _COMMAND.sub(lambda part: _unless_here(recipe, part[0], where), text)
+    if not left.strip(" :&;\n"):
+        return ()
+    return [_step(recipe, shlex.join([*recipe.shell, left]) if recipe.shell else left, where)]
+
+
+def _unless_here(recipe: Recipe, command: str, where: str) -> str:
+    """Return ``command``, or what does nothing where that is all it would do."""
+    lead = _KEYWORDS.match(command)
+    begin = lead.end() if lead else 0
+    plain = " ".join(command[begin:].replace("\\\n", " ").split())
+    return f"{command[:begin]}: " if _is_here(recipe, plain, where) else command
 
 
 def _is_here(recipe: Recipe, command: str, where: str) -> bool:
@@ -222,15 +269,32 @@ def _is_here(recipe: Recipe, command: str, where: str) -> bool:
         recipe.is_python = True
         return True
     if (apt := _APT.match(command)) and apt[1] == "install":
-        _need_debian([word for word in apt[2].split() if not word.startswith("-")], where)
+        names = _REDIRECTION.sub("", apt[2]).split()
+        _need_debian([word for word in names if not word.startswith("-")], where)
         return True
     if pip := _PIP.match(command):
-        words = [word for word in pip[1].split() if not word.startswith("-")]
-        recipe.pip |= dict.fromkeys((re.split(r"[=<>~!\[]", word)[0] for word in words), where)
+        recipe.pip |= dict.fromkeys(_required(recipe, pip[1]), where)
         return True
     if network := _NETWORK.search(command):
         raise ConfigError(f"{where}: {network[1]!r} needs a network; there is none here")
     return False
+
+
+def _required(recipe: Recipe, said: str) -> list[str]:
+    """Return the names of the Python packages behind ``pip install``, those of files included."""
+    copied = [step.files for step in recipe.steps if isinstance(step, Copy)]
+    said = _REDIRECTION.sub("", said)
+    for found in _REQUIREMENTS.finditer(said):
+        place = _absolute(recipe.workdir, found[1])
+        for file in (files[place] for files in copied if place in files):
+            lines = [
+                line.partition("#")[0].partition(";")[0] for line in read_text(file).split("\n")
+            ]
+            said = said.replace(
+                found[0], shlex.join(line.strip() for line in lines if line.strip())
+            )
+    names = [word for word in shlex.split(said) if word[0] not in "-."]
+    return [re.split(r"[\s=<>~!\[@]", name)[0] for name in names]
 
 
 def _need_debian(packages: list[str], where: str) -> None:

@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from turngym.errors import ConfigError
 from turngym.tasks.base import SPLITS, Split
-from turngym.tasks.harbor.dockerfile import HERE, Copy, Recipe, check_base, read_recipe
+from turngym.tasks.harbor.dockerfile import HERE, PATH, Copy, Recipe, Run, check_base, read_recipe
 from turngym.tasks.harbor.schema import (
     Artifact,
     Artifacts,
@@ -60,7 +60,6 @@ _AT_VERIFICATION = re.compile(
     re.MULTILINE,
 )
 """What a verifier cannot do without a network."""
-_PATH = f"{_BIN}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +175,7 @@ class HarborProblem(FileProblem):
         memory, disk = (None if mb is None else max(mb, 64) << 20 for mb in size)
         return Machine(
             memory_bytes=memory, disk_bytes=disk, cpus=environment.cpus,
-            env={**env, "PATH": _PATH}, links=_links(recipes),
+            env=_with_programs(env), links=_links(recipes),
             needs_pytest=any("pytest" in recipe.pip for recipe in recipes),
             private=tuple(self.real(path) for path in ("/tests", "/solution", "/logs/verifier")),
             command_s=agent_s, seconds=agent_s,
@@ -238,8 +237,13 @@ class HarborProblem(FileProblem):
             if isinstance(step, Copy):
                 await self._copy(world, step)
             else:
-                command = f"cd {self.real(step.workdir)} && {{ {step.command}\n}}"
-                _must_work(await world.run(command, env=step.env, timeout_s=limit), step.where)
+                _must_work(await world.run(self._line(step), timeout_s=limit), step.where)
+
+    def _line(self, step: Run) -> str:
+        """Return what runs a step in its folder, with its variables."""
+        where = shlex.quote(self.real(step.workdir))
+        lines = _exports(_with_programs(step.env))
+        return f"{lines}mkdir -p {where} && cd {where} && {{ {step.command}\n}}"
 
     def _programs(self, recipe: Recipe) -> dict[str, bytes]:
         names = ["python"] * recipe.is_python + ["python3", "pytest"] * ("pytest" in recipe.pip)
@@ -286,11 +290,12 @@ class HarborProblem(FileProblem):
         build = self._verifier_build(files)
         verifier = self.step.verifier
         settings = {**self.config.verifier.env, **verifier.env}
+        own = recipe.env if self.verifier_recipe else self.machine.env
         ran = await world.run(
             f"mkdir -p {ready}; {build} cd {where} && {self.real('/tests')}/test.sh > {log} 2>&1; "
             f"tail -c 2000 {log}",
             files=files, collect=[self.real(path) for path in _REWARDS],
-            env=resolved(settings, f"{self.folder}: verifier.env"),
+            env=_with_programs({**own, **resolved(settings, f"{self.folder}: verifier.env")}),
             timeout_s=verifier.timeout_sec,
             keep="nothing" if self.is_separate else "everything",
         )  # fmt: skip
@@ -311,7 +316,7 @@ class HarborProblem(FileProblem):
                 copied = [pair for pair in step.files.items() if pair[1].name != "Dockerfile"]
                 files |= {self.real(path): file.read_bytes() for path, file in copied}
             else:
-                commands.append(f"(cd {self.real(step.workdir)} && {step.command}\n);")
+                commands.append(f"({self._line(step)});")
         return " ".join(commands)
 
     async def _artifacts(self, world: FileWorld) -> dict[str, bytes]:
@@ -346,7 +351,7 @@ class HarborProblem(FileProblem):
                 "nothing shows that the task can be solved"
             )
         env = resolved(self.config.solution.env, f"{self.folder}: solution.env")
-        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+        exports = _exports(env)
         text = files["solve.sh"].decode()
         is_bash = not text.startswith("#!") or re.match(r"#!\s*\S*(bash|env bash|/sh)\b", text)
         if len(files) == 1 and is_bash:
@@ -422,6 +427,16 @@ def _must_work(ran: Ran, where: str) -> None:
         raise RuntimeError(
             f"{where}: ended with {ran.exit_code}: {(ran.errors or ran.output).strip()[-200:]}"
         )
+
+
+def _with_programs(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables with the programs that stand for a container's first on the path."""
+    path = variables.get("PATH", PATH)
+    return {**variables, "PATH": path if path.startswith(_BIN) else f"{_BIN}:{path}"}
+
+
+def _exports(variables: Mapping[str, str]) -> str:
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 def _below(folder: Path) -> dict[str, bytes]:

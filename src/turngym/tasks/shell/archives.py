@@ -16,7 +16,7 @@ def pack(rng: Random) -> EndState:
         "the archive begin with data/.",
         files=files,
         free=("data.tar.gz",),
-        probe="tar -tzf data.tar.gz | sed 's,^\\./,,' | grep -v '/$' | LC_ALL=C sort; "
+        probe="tar -tzf data.tar.gz | sed 's,^\\./,,' | grep -vx -e '' -e data/ | LC_ALL=C sort; "
         "tar -xzOf data.tar.gz --wildcards '*.txt' | LC_ALL=C sort",
         expected=lines(sorted(f"data/{name}.txt" for name in names)) + lines(sorted(names)),
         solution="tar --exclude=data/tmp -czf data.tar.gz data",

@@ -148,8 +148,8 @@ def load_table(rng: Random) -> EndState:
         free=("scores.db",),
         probe='python3 -I -c "import sqlite3\nfor row in '
         "sqlite3.connect('scores.db').execute('SELECT "
-        "name, score + 1 FROM score ORDER BY name'): print(*row)\"",
-        expected=lines([f"{name} {score + 1}" for name, score in sorted(rows)]),
+        "name, score, typeof(score) FROM score ORDER BY name'): print(*row)\"",
+        expected=lines([f"{name} {score} integer" for name, score in sorted(rows)]),
         solution="python3 -c \"import csv, sqlite3\nc = sqlite3.connect('scores.db')\n"
         "c.execute('CREATE TABLE score (name TEXT, score INTEGER)')\n"
         "c.executemany('INSERT INTO score VALUES (?, ?)', "

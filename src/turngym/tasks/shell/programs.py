@@ -93,8 +93,8 @@ def write_service(rng: Random) -> EndState:
         f"foreground) that answers GET /{path} with the text {text!r}, and anything else with the "
         "status 404. Other files may be put into app/. The judge starts it itself.",
         free=("start.sh", "app/"),
-        probe=_probe_service(port, f"/{path}", "/none"),
-        expected=f"{text}\n404",
+        probe=_probe_service(port, f"/{path}", "/none", "/", f"/{path}/none"),
+        expected=f"{text}\n404\n404\n404",
         solution=f"mkdir -p app; cat > app/server.py <<'PY'\n{code}PY\n"
         "echo 'exec python3 app/server.py' > start.sh",
     )
@@ -131,8 +131,10 @@ def makefile(rng: Random) -> EndState:
         free=("build.sh", "out/"),
         probe="rm -rf out; bash build.sh && cat out/*.out && "
         f"echo kept > out/{names[0]}.out && touch -d 2001-01-01 src/{names[0]}.in && "
-        f"bash build.sh && cat out/{names[0]}.out; rm -rf out",
-        expected=lines([name.upper() for name in sorted(names)]) + "kept",
+        f"bash build.sh && cat out/{names[0]}.out; echo old > out/{names[1]}.out && "
+        f"touch -d 2001-01-01 out/{names[1]}.out && bash build.sh && cat out/{names[1]}.out; "
+        "rm -rf out",
+        expected=lines([name.upper() for name in sorted(names)]) + f"kept\n{names[1].upper()}",
         solution="cat > build.sh <<'SH'\nmkdir -p out\nfor f in src/*.in; do\n"
         'o=out/$(basename "$f" .in).out\n'
         'if [ ! -e "$o" ] || [ "$f" -nt "$o" ]; then tr a-z A-Z < "$f" > "$o"; fi\ndone\nSH',
@@ -163,7 +165,7 @@ def _probe_service(port: int, *paths: str) -> str:
         f"            return urllib.request.urlopen('http://127.0.0.1:{port}' + path, "
         "timeout=5).read().decode().strip()\n        except urllib.error.HTTPError as e:\n"
         "            return str(e.code)\n        except OSError:\n            time.sleep(0.1)\n"
-        f"    return 'no answer'\nfor path in {list(paths)!r}: print(ask(path))\n"
+        f"    sys.exit('no answer')\nfor path in {list(paths)!r}: print(ask(path))\n"
     )
     return (
         "setsid bash start.sh >/dev/null 2>&1 & s=$!; "

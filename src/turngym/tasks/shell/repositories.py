@@ -14,6 +14,8 @@ _INIT = (
 )
 _GIT = "git -c core.fsmonitor=false -c core.hooksPath=/dev/null"
 _HISTORY = (".git/",)
+_COUNT = f"{_GIT} rev-list --count --branches HEAD"
+"""Says how many commits there are."""
 
 
 def commit_change(rng: Random) -> EndState:
@@ -52,7 +54,9 @@ def find_author(rng: Random) -> EndState:
         "the name of the author of that commit into who.txt. Commit nothing.",
         prepare=_INIT + script,
         wanted={"who.txt": people[culprit]},
-        free=(".git/index",),
+        free=_HISTORY,
+        probe=_COUNT,
+        expected="4",
         solution=f"git log -S{word} -1 --format=%an -- list.txt > who.txt",
     )
 
@@ -104,8 +108,8 @@ def restore_file(rng: Random) -> EndState:
         f"git commit -q -m one; git rm -q {name}.txt; git commit -q -m two; "
         f"echo b > {others[1]}.txt; git add .; git commit -q -m three",
         wanted={f"{name}.txt": f"{number}\n"},
-        free=(".git/index", ".git/objects/"),
-        probe=f"{_GIT} rev-list --count HEAD",
+        free=_HISTORY,
+        probe=_COUNT,
         expected="3",
         solution=f"git show HEAD~2:{name}.txt > {name}.txt",
     )

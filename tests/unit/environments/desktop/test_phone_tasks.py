@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from turngym import registry
 from turngym.environments.desktop.names import PHONE_TASK_TYPES
 from turngym.environments.desktop.phone.site import APPS, PhoneSite
-from turngym.environments.desktop.phone.tasks import phone_tasks
+from turngym.environments.desktop.phone.tasks import PhoneWorld, phone_tasks
 
 
 def test_every_kind_is_registered():
@@ -32,6 +33,20 @@ def test_a_seed_names_a_problem_and_splits_share_none(kind):
     assert train == problems("train")
     assert len(set(train)) == 12
     assert not set(train) & set(test)
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "score"),
+    [("note-delete", None, 1), ("note-delete", "done", 1), ("contact-find", None, 0),
+     ("contact-find", "done", 0)],
+)  # fmt: skip
+async def test_an_answer_counts_where_one_is_asked_for(kind, answer, score):
+    every = phone_tasks(kind)
+    problem = every.problem(every.task("train", 0))
+    world = PhoneWorld(device=None, state=problem.wanted, answer=answer)
+    assert await problem.judge(world) == score
+    if problem.truth is not None:
+        assert await problem.judge(replace(world, answer=f" {problem.truth} ")) == 1
 
 
 def test_the_site_keeps_what_its_applications_save_and_nothing_else():

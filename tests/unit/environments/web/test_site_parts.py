@@ -24,6 +24,7 @@ from turngym.environments.web.expert_view import (
 )
 from turngym.environments.web.observation import Element, PageView
 from turngym.environments.web.sites.data import Data, plain, read_data
+from turngym.environments.web.sites.env import SiteEnv
 from turngym.environments.web.sites.problems import SiteProblem, SiteTasks, said
 from turngym.environments.web.sites.program import DATABASES
 from turngym.environments.web.sites.wiki.env import WikiEnv
@@ -205,6 +206,22 @@ async def test_the_gate_reaches_a_server_on_a_unix_socket(tmp_path):
     finally:
         await proxy.close()
         server.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("==Ways ==\n#1", "== Ways ==\n#1"),
+        ("#redirect[[ Longsand ]]", "#REDIRECT [[Longsand]]"),
+        ("#Redirect: [[Longsand]]", "#REDIRECT [[Longsand]]"),
+        ("a [[category: Isles]]", "a [[Category:Isles]]"),
+        ("see #redirect [[a]] and [[:category:b]]", "see #redirect [[a]] and [[:category:b]]"),
+    ],
+)
+def test_what_a_wiki_reads_alike_is_the_same_text(monkeypatch, text, wanted):
+    data = Data({"pages": [{"text": text}]})
+    monkeypatch.setattr(SiteEnv, "read", lambda _connection: data)
+    assert WikiEnv.read(None).all("pages") == [{"text": wanted}]
 
 
 def test_no_page_is_mostly_the_answer_where_three_are_compared():

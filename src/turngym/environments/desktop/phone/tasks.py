@@ -62,8 +62,8 @@ class PhoneProblem(DeviceProblem[PhoneWorld]):
         return f"{self.prompt}\n{self.start}"
 
     async def judge(self, world: PhoneWorld) -> float:
-        given = None if world.answer is None else world.answer.strip()
-        return float(world.state == self.wanted and given == self.truth)
+        is_answered = self.truth is None or (world.answer or "").strip() == self.truth
+        return float(world.state == self.wanted and is_answered)
 
 
 def phone_tasks(kind: str) -> GeneratedSet[PhoneProblem]:

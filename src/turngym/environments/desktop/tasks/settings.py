@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from functools import partial
+from configparser import ParsingError, RawConfigParser
+from contextlib import suppress
+from functools import cache, partial
+from importlib.resources import files
 from random import Random
 from xml.etree import ElementTree
 
@@ -23,15 +25,30 @@ _OPENBOX = ".config/openbox/rc.xml"
 _XML = "{http://openbox.org/3.4/rc}"
 _SHOWN_THEMES = ("Clearlooks-3.4", "Clearlooks-Olive")
 _MOUSEPAD = ".config/glib-2.0/settings/keyfile"
+_SCHEMA = "/usr/share/glib-2.0/schemas/org.xfce.mousepad.gschema.xml"
 
 
-def _openbox(desktop: DesktopWorld, path: str) -> str:
-    """Return a setting of the window manager, by its path in the file."""
-    try:
-        tree = ElementTree.fromstring(desktop.config(_OPENBOX))  # made by obconf from our own file
-    except ElementTree.ParseError:
-        return ""
-    return tree.findtext("/".join(_XML + name for name in path.split("/")), default="").strip()
+def _values(text: str) -> dict[str, str]:
+    """Return the window manager's settings by their paths in its file."""
+    found: dict[str, str] = {}
+
+    def read(element: ElementTree.Element, path: str) -> None:
+        for one in element:
+            marks = "".join(f"[{value}]" for value in one.attrib.values())
+            place = f"{path}{one.tag.removeprefix(_XML)}{marks}"
+            if value := (one.text or "").strip():
+                found[place] = value
+            read(one, f"{place}/")
+
+    with suppress(ElementTree.ParseError):
+        read(ElementTree.fromstring(text), "")  # made by obconf from our own file
+    return found
+
+
+@cache
+def _start() -> dict[str, str]:
+    file = files("turngym.environments.desktop").joinpath("settings", "openbox.xml")
+    return _values(file.read_text("utf-8"))
 
 
 def _windows(rng: Random, goal: str, path: str, wanted: str, script: Script) -> DesktopProblem:
@@ -39,7 +56,8 @@ def _windows(rng: Random, goal: str, path: str, wanted: str, script: Script) -> 
     number = str(rng.randint(2, 30))
 
     def is_done(desktop: DesktopWorld) -> bool:
-        return _openbox(desktop, path) == wanted and _openbox(desktop, "desktops/number") == number
+        every = {**_start(), path: wanted, "desktops/number": number}
+        return every.items() <= _values(desktop.config(_OPENBOX)).items()
 
     return DesktopProblem(
         prompt=f"In the window settings, {goal}set the number of desktops to {number}.",
@@ -88,13 +106,34 @@ _new_windows = partial(
 )
 
 
+def _preferences(text: str) -> dict[str, str]:
+    """Return the text editor's settings that are not as they come, by their paths."""
+    parser = RawConfigParser(strict=False, delimiters="=")
+    with suppress(ParsingError):
+        parser.read_string(text)
+    found = {f"{group}/{key}": value for group in parser for key, value in parser[group].items()}
+    before = _defaults()
+    return {key: value for key, value in found.items() if before.get(key, value) != value}
+
+
+@cache
+def _defaults() -> dict[str, str]:
+    """Return the text editor's settings as they come."""
+    return {
+        f"{schema.attrib['id'].replace('.', '/')}/{key.attrib['name']}": key.findtext("default", "")
+        for schema in ElementTree.parse(_SCHEMA).iter("schema")
+        for key in schema.iter("key")
+        if schema.attrib["id"].startswith("org.xfce.mousepad.preferences.")
+    }
+
+
 def _editor(rng: Random, goal: str, name: str, menu: str, entry: str) -> DesktopProblem:
     """Return the problem to turn a setting of the text editor on, by an entry of a menu."""
     file, text = file_name(rng), "\n".join(lines(rng, 4)) + "\n"
 
     def is_done(desktop: DesktopWorld) -> bool:
-        pattern = rf"^{re.escape(name)}=(.*)$"
-        return re.findall(pattern, desktop.config(_MOUSEPAD), re.MULTILINE)[-1:] == ["true"]
+        changed = _preferences(desktop.config(_MOUSEPAD))
+        return changed == {f"org/xfce/mousepad/preferences/{name}": "true"}
 
     return DesktopProblem(
         prompt=f"In the text editor, {goal}.",
@@ -107,11 +146,19 @@ def _editor(rng: Random, goal: str, name: str, menu: str, entry: str) -> Desktop
 
 
 _line_numbers = partial(
-    _editor, goal="show line numbers", name="show-line-numbers", menu="View", entry="Line Numbers"
+    _editor,
+    goal="show line numbers",
+    name="view/show-line-numbers",
+    menu="View",
+    entry="Line Numbers",
 )
 _status_bar = partial(
-    _editor, goal="show the status bar", name="statusbar-visible", menu="View", entry="Statusbar"
+    _editor,
+    goal="show the status bar",
+    name="window/statusbar-visible",
+    menu="View",
+    entry="Statusbar",
 )
 _word_wrap = partial(
-    _editor, goal="turn on word wrap", name="word-wrap", menu="Document", entry="Word Wrap"
+    _editor, goal="turn on word wrap", name="view/word-wrap", menu="Document", entry="Word Wrap"
 )

@@ -20,7 +20,7 @@ from turngym.environments.web.settings import LOCAL, Settings
 from turngym.environments.web.sites.data import Data, read_data, read_queries
 from turngym.environments.web.sites.problems import Generator, SiteTasks, SiteWorld
 from turngym.environments.web.sites.program import Program, Slot
-from turngym.errors import SnapshotError, require_known
+from turngym.errors import EnvironmentFault, SnapshotError, require_known
 from turngym.tasks.base import Task
 
 _MOST_WAITING = 4
@@ -242,11 +242,17 @@ class SiteEnv(ProblemWebEnv):
         return is_same
 
     async def _open_page(self, goal: str, url: str) -> None:
-        await super()._open_page(goal, url)
+        try:
+            await super()._open_page(goal, url)
+        except EnvironmentFault:
+            await self.slot.require_answer()
+            raise
         self.episode.document, self.episode.on_page = self.session.tab.document, 0
 
     async def _step(self, action: Action) -> Outcome:
         outcome = await super()._step(action)
+        if self.slot.pid is None or self.view.is_busy:  # that would be no failure of the agent
+            await self.slot.require_answer()
         document = self.session.tab.document
         self.episode.on_page = self.episode.on_page + 1 if document == self.episode.document else 0
         self.episode.document = document

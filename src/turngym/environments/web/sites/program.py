@@ -34,6 +34,8 @@ DJANGO_SESSION = {"sessionid": "workshop" * 4}
 """Cookies of a Django site's signed-in user, whose session its seed made: ``django_site.py``."""
 _START_S = 60.0
 _STOP_S = 5.0
+_ANSWER_S = 10.0
+"""Wait for any answer of a server that runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +187,44 @@ class Slot:
         """Return a connection to the live database."""
         return sqlite3.connect(self.folder / "data" / self.program.database, timeout=10.0)
 
+    async def require_answer(self) -> None:
+        """Raise when the server has ended, or answers nothing: then it is ended.
+
+        Raises:
+            EnvironmentFault: With the last that it said.
+        """
+        what = "ended while it was used"
+        if self.pid is not None:
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    await self._ask()
+            except (OSError, TimeoutError):
+                what = f"gives no answer for {_ANSWER_S:g} s"
+            else:
+                return
+        said = self._said()
+        await self.stop()
+        raise EnvironmentFault(f"{self.program.title} {what}: {said}")
+
+    async def _ask(self) -> None:
+        """Ask for a page that is not there."""
+        reader, writer = await asyncio.open_unix_connection(self.folder / "socket")
+        try:
+            writer.write(
+                f"GET /no-such HTTP/1.1\r\nHost: {self.program.name}.test\r\n\r\n".encode()
+            )
+            if not await reader.read(1):
+                raise ConnectionResetError
+        finally:
+            writer.close()
+
+    def _said(self) -> str:
+        """Return the last line of what the server said about errors."""
+        lines = (self.folder / "errors").read_text("utf-8", "replace").split("\n")
+        return next((one.strip() for one in reversed(lines) if one.strip()), "it said nothing")[
+            :200
+        ]
+
     async def stop(self) -> None:
         """End the server and remove its data. Safe to call twice."""
         process, self._process = self._process, None
@@ -228,10 +268,9 @@ class Slot:
         with suppress(TimeoutError):
             line = await asyncio.wait_for(self._process.stdout.readline(), _START_S)
         if line.strip() != b"ready":
-            said = (folder / "errors").read_text("utf-8", "replace").split("\n")
-            reason = next((one.strip() for one in reversed(said) if one.strip()), "no answer")
+            reason = self._said()
             await self.stop()
-            raise EnvironmentFault(f"{program.title} does not start: {reason[:200]}")
+            raise EnvironmentFault(f"{program.title} does not start: {reason}")
 
 
 def _jail(folder: Path, home: Path) -> list[str]:

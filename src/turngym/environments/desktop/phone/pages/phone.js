@@ -100,7 +100,7 @@
         const title = field("Title", note?.title), text = field("Text", note?.text, "textarea");
         return show(note ? "Edit note" : "New note", labelled(title), labelled(text),
           button("Save", async () => {
-            const made = { title: title.value.trim(), text: text.value };
+            const made = { title: title.value.trim(), text: text.value.trim() };
             note ? Object.assign(note, made) : notes.push(made);
             await leave("");
           }, "main"));

@@ -306,7 +306,12 @@ _highest = partial(
 _largest = partial(
     _most, kind=_VILLAGE, value="Population", asked="Which of these villages has the most people"
 )
-_HEADING = re.compile(r"^(=+)\s*(.*?)\s*=+$", re.MULTILINE)
+_SAME = {
+    re.compile(r"^(=+)\s*(.*?)\s*=+$", re.MULTILINE): r"\1 \2 \1",
+    re.compile(r"^\s*#redirect\s*:?\s*\[\[\s*(.*?)\s*\]\]", re.IGNORECASE): r"#REDIRECT [[\1]]",
+    re.compile(r"\[\[\s*category\s*:\s*(.*?)\s*\]\]", re.IGNORECASE): r"[[Category:\1]]",
+}
+"""What the program reads alike: blanks and letter case of its own words."""
 
 
 class WikiEnv(SiteEnv):
@@ -321,6 +326,7 @@ class WikiEnv(SiteEnv):
     @classmethod
     def read(cls, connection: sqlite3.Connection) -> Data:
         data = super().read(connection)
-        for page in data.tables["pages"]:  # blanks in a heading do not matter
-            page["text"] = _HEADING.sub(r"\1 \2 \1", page["text"])
+        for page in data.tables["pages"]:
+            for pattern, form in _SAME.items():
+                page["text"] = pattern.sub(form, page["text"])
         return data
