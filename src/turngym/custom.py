@@ -88,7 +88,12 @@ class CustomPart(StrictModel):
         return made
 
     def checked(self, found: Any, wanted: type, method: str) -> Any:  # whatever it returned
-        """Return what ``method`` gave.
+        """Return what the user's code gave.
+
+        Args:
+            found: What it gave.
+            wanted: Its type.
+            method: What gave it, for the message.
 
         Raises:
             ConfigError: It is not a ``wanted``.

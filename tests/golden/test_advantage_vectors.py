@@ -10,7 +10,7 @@ from helpers.credit import algo, rows_of
 from helpers.trajectories import episode, group, turn
 from turngym.trainers.losses.surrogates import SurrogateInputs, tapered_weight
 from turngym.trainers.settings.group import BatchScale, GroupRelative, Term
-from turngym.trainers.settings.loss import TaperedWeight
+from turngym.trainers.settings.surrogates import TaperedWeight
 
 REWARDS = (1.0, 0.0, 0.5, 0.0)
 

@@ -33,12 +33,8 @@ from turngym.trainers.losses.policy_loss import (
 from turngym.trainers.losses.regressions import balanced_advantages
 from turngym.trainers.losses.surrogates import level_log_ratios, sequence_ids, unflat
 from turngym.trainers.settings.corrections import CorrectionConfig, Rejection, StepScale
-from turngym.trainers.settings.loss import (
-    Balanced,
-    LossConfig,
-    PpoClip,
-    SecondMoment,
-)
+from turngym.trainers.settings.loss import LossConfig
+from turngym.trainers.settings.surrogates import Balanced, PpoClip, SecondMoment
 
 SEQUENCES = torch.from_numpy(
     np.concatenate([ids[s.loss_mask] for ids, s in zip(sequence_ids(F1), F1, strict=True)])

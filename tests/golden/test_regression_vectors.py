@@ -27,8 +27,9 @@ from turngym.trainers.losses.regressions import (
     with_next_values,
 )
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.settings.loss import Balance, Classify, LossConfig
+from turngym.trainers.settings.loss import LossConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
+from turngym.trainers.settings.surrogates import Balance, Classify
 from turngym.trainers.update.learner import TorchLearner
 
 TEMPERATURE = 0.8

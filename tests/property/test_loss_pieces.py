@@ -31,12 +31,11 @@ from turngym.trainers.losses.surrogates import (
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import (
     Aggregation,
-    CustomSurrogate,
     LossConfig,
     RatioLevel,
     RegularizerConfig,
-    Surrogate,
 )
+from turngym.trainers.settings.surrogates import CustomSurrogate, Surrogate
 
 SURROGATES = [
     get_args(kind.model_fields["type"].annotation)[0]

@@ -18,13 +18,8 @@ from turngym.trainers.losses.policy_loss import (
 )
 from turngym.trainers.losses.surrogates import SurrogateInputs, ppo_clip
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.settings.loss import (
-    Aggregation,
-    LossConfig,
-    PolicyGradient,
-    PpoClip,
-    RegularizerConfig,
-)
+from turngym.trainers.settings.loss import Aggregation, LossConfig, RegularizerConfig
+from turngym.trainers.settings.surrogates import PolicyGradient, PpoClip
 
 MODES: tuple[Aggregation, ...] = (
     "token_mean",

@@ -68,7 +68,12 @@ class Learned:
 
 
 def sum_of_usage(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """Return what was spent in all."""
+    """Return what was spent in all.
+
+    Args:
+        one: By the names of ``Turn.usage``.
+        other: The same; a name that is missing counts as 0.
+    """
     return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in {**one, **other}}
 
 

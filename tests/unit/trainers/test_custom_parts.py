@@ -22,8 +22,8 @@ from turngym.trainers.loop import train
 from turngym.trainers.losses.surrogates import SurrogateInputs, surrogate_losses
 from turngym.trainers.runs.needs import check_needs
 from turngym.trainers.selection.samplers import Difficulty, OwnSampler, SampledTasks
-from turngym.trainers.settings.loss import CustomSurrogate, PolicyGradient
 from turngym.trainers.settings.selection import CustomSampler
+from turngym.trainers.settings.surrogates import CustomSurrogate, PolicyGradient
 from turngym.trainers.settings.train import TrainConfig
 
 HERE = "helpers.custom_parts"

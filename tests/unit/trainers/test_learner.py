@@ -18,8 +18,9 @@ from helpers.samples import random_samples
 from turngym.agents.engine.models import add_lora
 from turngym.errors import CheckpointError, TrainingError
 from turngym.trainers.samples import TrainingSample, dealt
-from turngym.trainers.settings.loss import LossConfig, PolicyGradient, PpoClip, RegularizerConfig
+from turngym.trainers.settings.loss import LossConfig, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, OptimizerConfig
+from turngym.trainers.settings.surrogates import PolicyGradient, PpoClip
 from turngym.trainers.update.learner import TorchLearner
 from turngym.trainers.update.optimizer import Optimizer, full_state
 

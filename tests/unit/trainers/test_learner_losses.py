@@ -16,15 +16,9 @@ from turngym.config import load_config
 from turngym.trainers.losses.token_weights import with_selected_tokens
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.corrections import CovarianceConfig, TokenSelection
-from turngym.trainers.settings.loss import (
-    LossConfig,
-    OldPolicyName,
-    PolicyGradient,
-    PpoClip,
-    RegularizerConfig,
-    Squared,
-)
+from turngym.trainers.settings.loss import LossConfig, OldPolicyName, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
+from turngym.trainers.settings.surrogates import PolicyGradient, PpoClip, Squared
 from turngym.trainers.update.learner import TorchLearner
 
 RNG = np.random.default_rng(11)

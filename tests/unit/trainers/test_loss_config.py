@@ -6,10 +6,10 @@ import pytest
 
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.settings.loss import (
+from turngym.trainers.settings.loss import LossConfig
+from turngym.trainers.settings.surrogates import (
     ClippedWeight,
     DivergenceMask,
-    LossConfig,
     PpoClip,
     SoftGate,
 )

@@ -22,14 +22,16 @@ from turngym.trainers.losses.policy_loss import TokenTerms, aggregation_coeffici
 from turngym.trainers.losses.surrogates import SurrogateInputs, level_log_ratios, ppo_clip
 from turngym.trainers.settings.loss import (
     Aggregation,
+    LossConfig,
+    RatioLevel,
+    RegularizerConfig,
+)
+from turngym.trainers.settings.surrogates import (
     ClippedWeight,
     DivergenceMask,
     LogClipGeo,
-    LossConfig,
     PolicyGradient,
     PpoClip,
-    RatioLevel,
-    RegularizerConfig,
     SoftGate,
     Squared,
     Surrogate,

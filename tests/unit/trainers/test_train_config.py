@@ -13,7 +13,7 @@ import pytest
 from turngym.config import StrictModel, load_config, to_toml, toml_files
 from turngym.errors import ConfigError
 from turngym.rollouts.scheduler.config import Capacity, InOrder, ReadyFirst, Windowed
-from turngym.trainers.settings.loss import PolicyGradient, PpoClip
+from turngym.trainers.settings.surrogates import PolicyGradient, PpoClip
 from turngym.trainers.settings.train import TrainConfig, recipes
 
 PRESETS = sorted(toml_files(files("turngym.trainers") / "presets"))

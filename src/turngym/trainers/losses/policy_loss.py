@@ -33,12 +33,14 @@ from turngym.trainers.losses.surrogates import (
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import (
     Aggregation,
-    Balanced,
     KlEstimator,
-    LogClipGeo,
     LossConfig,
-    PpoClip,
     RegularizerConfig,
+)
+from turngym.trainers.settings.surrogates import (
+    Balanced,
+    LogClipGeo,
+    PpoClip,
     SecondMoment,
 )
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from turngym.trainers.losses.corrections import OldPolicy, Scores
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.settings.loss import Balance, Classify, SurrogateSettings
+from turngym.trainers.settings.surrogates import Balance, Classify, SurrogateSettings
 from turngym.trainers.update.forward import Score
 
 Arrays = Sequence[NDArray[np.floating]]

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from turngym.errors import ConfigError
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.settings.loss import (
+from turngym.trainers.settings.loss import RatioLevel
+from turngym.trainers.settings.surrogates import (
     Balance,
     Classify,
     ClippedWeight,
@@ -35,7 +36,6 @@ from turngym.trainers.settings.loss import (
     LogClipGeo,
     PolicyGradient,
     PpoClip,
-    RatioLevel,
     SoftGate,
     Squared,
     SurrogateSettings,

@@ -282,11 +282,8 @@ class TrainConfig(StrictModel):
                 f"num_minibatches make {steps} optimizer steps per batch; make it one, or use "
                 "'proximal'"
             )
-        compares = (
-            self.algo.advantage.compares_attempts
-            or self.selection.filter.spread
-            or loss.surrogate.joins_groups
-        )
+        together = self.selection.filter.spread or loss.surrogate.joins_groups
+        compares = self.algo.advantage.compares_attempts or together
         if self.rollout.group_size < 2 and compares:
             raise ValueError(
                 f"rollout.group_size={self.rollout.group_size} leaves nothing to compare with; "

@@ -45,13 +45,9 @@ from turngym.trainers.losses.surrogates import (
 from turngym.trainers.losses.token_weights import with_confidence_penalty, with_entropies
 from turngym.trainers.metrics import MetricSums
 from turngym.trainers.samples import TrainingSample, dealt
-from turngym.trainers.settings.loss import (
-    LossConfig,
-    PpoClip,
-    RegularizerConfig,
-    needs_reference,
-)
+from turngym.trainers.settings.loss import LossConfig, RegularizerConfig, needs_reference
 from turngym.trainers.settings.optimizer import LearnerConfig
+from turngym.trainers.settings.surrogates import PpoClip
 from turngym.trainers.update.compute import ALONE, Ranks, compute_of
 from turngym.trainers.update.forward import (
     MicroBatch,

@@ -21,7 +21,7 @@ from turngym.trainers.credit.group.normalize import normalize
 from turngym.trainers.losses.policy_loss import aggregation_coefficients
 from turngym.trainers.losses.surrogates import SurrogateInputs, ppo_clip
 from turngym.trainers.settings.group import Gae, GroupRelative
-from turngym.trainers.settings.loss import PpoClip
+from turngym.trainers.settings.surrogates import PpoClip
 from turngym.trainers.settings.train import TrainConfig
 from turngym.types import StopReason, TrajectoryGroup
 
