@@ -77,10 +77,11 @@ class CustomPart(StrictModel):
             ConfigError: It lacks a method.
             TrainingError: It cannot be made.
         """
+        wanted = (name for name in vars(contract) if not name.startswith("_"))
         with self.running():
             made = self.imported()(*given, **self.settings)
-        wanted = (name for name in vars(contract) if not name.startswith("_"))
-        if missing := [name for name in wanted if not hasattr(made, name)]:
+            missing = [name for name in wanted if not hasattr(made, name)]
+        if missing:
             raise ConfigError(
                 f"{self.named}: lacks {', '.join(missing)} of "
                 f"{contract.__module__}.{contract.__name__}"
