@@ -34,8 +34,9 @@ HEAVY = (
     "text/scienceworld",
     "text/textarena-sudoku",
     "text/twcoin-hard",
-    "text/twtreasure-hard",
-    "text/twtreasure-medium",
+    "text/twcooking-hard",
+    "text/twcooking-medium",
+    "text/twtreasure",
 )
 """Beginnings of the names whose hundred tasks take more than ten seconds."""
 LUCKY = ("text/twcoin-easy",)

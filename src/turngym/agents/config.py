@@ -206,6 +206,7 @@ class CustomPrompt(CustomPart):
 
     part: ClassVar[str] = "custom prompt"
 
+    type: Literal["custom"] = "custom"
     function: str
     """``module:Class``, made once as ``Class(parts, **settings)`` with what else is set here, and
     with the methods of ``Prompting``; ``PlainPrompting`` may be its base."""

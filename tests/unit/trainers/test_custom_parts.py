@@ -143,7 +143,7 @@ def test_settings_that_a_part_does_not_take_are_refused(tmp_path: Path) -> None:
 def test_history_and_prompt_of_ones_own_are_played_and_kept_with_the_model(tmp_path: Path) -> None:
     agent = {
         "history": own("LastOnly"),
-        "prompt": {"function": f"{HERE}:Terse", "settings": {"words": 12}},
+        "prompt": own("Terse", words=12),
     }
     settings = config(tmp_path, agent=agent, warm_start={"episodes": 0})
     train(settings, tmp_path / "run")
