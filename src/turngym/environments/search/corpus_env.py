@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -222,7 +221,7 @@ class CorpusEnv(SearchEnv):
         if not isinstance(engine, Mapping):
             self._backend = _local_backend(place, engine)
         elif engine.get("type") == "custom":
-            self._backend, place = own_backend(engine), json.dumps(engine, sort_keys=True)
+            self._backend, place = own_backend(engine), repr(sorted(engine.items()))
         else:
             self._backend, place = live_backend(engine), str(engine.get("url"))
         if questions is None and not len(_graph(place)):

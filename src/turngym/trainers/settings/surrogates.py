@@ -301,7 +301,7 @@ class Squared(SurrogateSettings):
 
 
 class CustomSurrogate(CustomPart, SurrogateSettings):
-    """A surrogate of your own."""
+    """A surrogate of your own, which answers for how far several steps on one batch lead."""
 
     part: ClassVar[str] = "custom loss"
     builder: ClassVar[str] = "turngym.trainers.losses.surrogates:custom"

@@ -169,6 +169,7 @@ class Careless:
     [
         ({"function": "my_engine_that_is_not:Titles"}, "no module 'my_engine_that_is_not' here"),
         ({"functio": "a:b"}, "functio: unknown key"),
+        ({"function": Careless}, "wanted module:attribute or path.py:attribute"),
         ({"function": "builtins:object"}, "lacks search, get, close of turngym"),
     ],
 )

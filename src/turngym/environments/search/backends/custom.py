@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
@@ -60,9 +59,9 @@ def own_backend(settings: Mapping[str, Any]) -> OwnBackend:
     Raises:
         ConfigError: A setting is unknown, or the engine cannot be had.
     """
-    return _opened(json.dumps(settings, sort_keys=True))
+    return _opened(load_config(CustomEngine, [settings]).model_dump_json())
 
 
 @lru_cache(maxsize=4)
 def _opened(settings: str) -> OwnBackend:
-    return OwnBackend(load_config(CustomEngine, [json.loads(settings)]))
+    return OwnBackend(CustomEngine.model_validate_json(settings))
