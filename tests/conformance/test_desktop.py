@@ -24,6 +24,7 @@ import pytest
 from helpers import plain_user
 from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
+from turngym.environments.checks.probes import children_of
 from turngym.environments.desktop.display import DisplayGone
 from turngym.environments.desktop.env import DisplayPool
 from turngym.environments.desktop.names import GROUNDING_APPS, PROGRAMS, TASK_TYPES
@@ -567,8 +568,7 @@ if IS_SOAK:
         assert kills > EPISODES // 10
         assert 0 < faults <= kills
         assert not {pid for pid in inside if display_of(pid)}
-        left = [file.read_text() for file in Path("/proc/self/task").glob("*/children")]
-        assert "".join(left).split() == []
+        assert children_of(os.getpid()) == set()
         assert list(tmp_path.iterdir()) == []
 
 

@@ -20,6 +20,7 @@ import pytest
 from turngym import registry
 from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
+from turngym.environments.checks.probes import children_of
 from turngym.environments.web import SITES
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
@@ -274,9 +275,8 @@ async def test_nothing_is_left_of_a_server_where_there_is_no_sandbox(site, monke
 def below(pid: int):
     """Yield a process and all that it started."""
     yield pid
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in file.read_text().split():
-            yield from below(int(child))
+    for child in children_of(pid):
+        yield from below(child)
 
 
 def is_running(pid: int) -> bool:

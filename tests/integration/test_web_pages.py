@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers.web import HOST, PagesEnv, kill_browser
+from turngym.environments.checks.probes import children_of
 from turngym.environments.core.actions import Action
 from turngym.environments.web.acting import MAX_TABS, act
 from turngym.environments.web.browser import BrowserHost
@@ -400,10 +401,9 @@ async def test_a_dead_browser_is_started_again_and_no_episode_is_lost(open_page,
 
 
 def end_driver() -> None:
-    for children in Path("/proc/self/task").glob("*/children"):
-        for child in children.read_text().split():
-            if b"run-driver" in Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(int(child), signal.SIGTERM)
+    for child in children_of(os.getpid()):
+        if b"run-driver" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(child, signal.SIGTERM)
 
 
 async def test_a_dead_driver_is_started_again_without_a_word(open_page, browser, caplog):

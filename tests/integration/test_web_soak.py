@@ -14,6 +14,7 @@ import pytest
 
 from helpers.web import kill_browser
 from turngym.agents.scripted import ExpertPolicy
+from turngym.environments.checks.probes import children_of
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.env import MiniWobEnv
@@ -37,14 +38,9 @@ def descendants() -> set[int]:
     found: set[int] = set()
     todo = [os.getpid()]
     while todo:
-        pid = todo.pop()
-        for file in Path(f"/proc/{pid}/task").glob("*/children"):
-            try:
-                children = {int(child) for child in file.read_text().split()}
-            except OSError:
-                continue
-            todo += children - found
-            found |= children
+        children = children_of(todo.pop())
+        todo += children - found
+        found |= children
     return found
 
 

@@ -1,6 +1,10 @@
+import os
 import random
 import re
 import signal
+import subprocess
+import threading
+import time
 
 import gymnasium
 import numpy as np
@@ -349,3 +353,27 @@ def test_any_other_exception_is_a_failure_too():
     assert re.fullmatch(
         r"raised ZeroDivisionError: division by zero \(test_ch.* in <lambda>\)", reason
     )
+
+
+def test_children_are_found_while_threads_come_and_go():
+    over = threading.Event()
+
+    def short_threads() -> None:
+        while not over.is_set():
+            thread = threading.Thread(target=time.sleep, args=(0.0005,))
+            thread.start()
+            thread.join()
+
+    child = subprocess.Popen(["sleep", "60"])
+    others = [threading.Thread(target=short_threads) for _ in range(4)]
+    for other in others:
+        other.start()
+    try:
+        assert all(child.pid in probes.children_of(os.getpid()) for _ in range(500))
+    finally:
+        over.set()
+        for other in others:
+            other.join()
+        child.kill()
+        child.wait()
+    assert child.pid not in probes.children_of(os.getpid())

@@ -333,10 +333,19 @@ def alive() -> set[str]:
     """Return the threads and the child processes that are alive, by name."""
     multiprocessing.active_children()  # collects those that have ended
     threads = {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
-    processes: set[str] = set()
-    for file in Path("/proc/self/task").glob("*/children"):
-        processes |= {f"process {pid}" for pid in file.read_text().split()}
-    return threads | processes
+    return threads | {f"process {pid}" for pid in children_of(os.getpid())}
+
+
+def children_of(pid: int) -> set[int]:
+    """Return the child processes of process ``pid``; of one that is gone, none."""
+    children: set[int] = set()
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children |= {int(child) for child in file.read_text().split()}
+        except (FileNotFoundError, ProcessLookupError):
+            # The thread ended; its children are another thread's now, maybe of one seen before.
+            return children_of(pid)
+    return children
 
 
 def play_elsewhere(request: bytes, hash_seed: str, timeout_s: float) -> list[list[dict[str, Any]]]:
