@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from helpers.cli import SOURCE
@@ -76,6 +77,38 @@ def test_widths_that_do_not_divide_are_refused() -> None:
 def test_missing_model_folder_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be loaded: there is no such folder") as caught:
         load_model_dir(tmp_path / "nothing")
+    assert "\n" not in str(caught.value)
+
+
+def _changed(weights: dict[str, torch.Tensor], folder: Path, what: str) -> None:
+    embeddings = "model.embed_tokens.weight"
+    if what == "a layer is gone":
+        weights.pop("model.layers.0.mlp.up_proj.weight")
+    if what in ("fewer tokens", "weights of another model"):
+        weights[embeddings] = weights[embeddings][:200].clone()
+    if what == "fewer tokens":
+        about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps({**about, "vocab_size": 200}))
+
+
+@pytest.mark.parametrize(
+    ("what", "found"),
+    [
+        ("a layer is gone", r"they have no model\.layers\.0\.mlp\.up_proj\.weight;"),
+        ("weights of another model", r"they have model\.embed_tokens\.weight \[200, 32\] not \["),
+        ("fewer tokens", "they have embeddings of 200 tokens, where the tokenizer has "),
+    ],
+)
+def test_a_folder_with_files_of_two_models_is_refused(
+    tmp_path: Path, what: str, found: str
+) -> None:
+    save_model_dir(build_tiny_model(SMALL, tokenizer(), seed=1), tokenizer(), tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    _changed(weights, tmp_path, what)
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=found) as caught:
+        load_model_dir(tmp_path)
     assert "\n" not in str(caught.value)
 
 

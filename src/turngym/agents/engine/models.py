@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -171,7 +171,12 @@ def load_model_dir(
     processor: Any = None
     try:
         with BUILDING, _no_progress_bars():
-            model = _model_class(images=images).from_pretrained(str(path), dtype=torch.float32)
+            model, report = _model_class(images=images).from_pretrained(
+                str(path),
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,  # refused below, by name
+                output_loading_info=True,
+            )
             if images:
                 with importing_extra("a model that sees", "vision"):
                     processor = AutoProcessor.from_pretrained(str(path))
@@ -180,12 +185,33 @@ def load_model_dir(
                 tokenizer = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError, SafetensorError) as error:
         raise _not_loaded("model", path, error) from error
+    _check_whole(path, model, tokenizer, report)
     prepare(tokenizer, chat, ends=_ends_of(model.generation_config))
     if images:
         from turngym.agents.engine.vision import give_vision
 
         give_vision(model, processor)
     return model.eval(), tokenizer
+
+
+def _check_whole(
+    path: str | Path, model: Any, tokenizer: Any, report: Mapping[str, Collection[Any]]
+) -> None:
+    """Refuse a model that lacks weights, which transformers makes up, or that lacks tokens.
+
+    ``report`` is what transformers says of loading it.
+    """
+    shapes = (f"{n} {list(has)} not {list(asked)}" for n, has, asked in report["mismatched_keys"])
+    wrong = sorted([*(f"no {name}" for name in report["missing_keys"]), *shapes])
+    rows, words = model.get_input_embeddings().weight.shape[0], tokenizer.vocab_size
+    if not wrong and words > rows:  # those that were added may be for models that see as well
+        wrong = [f"embeddings of {rows} tokens, where the tokenizer has {words}"]
+    if wrong:
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise ConfigError(
+            f"model {str(path)!r} cannot be loaded: its files are not of one model: they have "
+            f"{wrong[0]}{more}; save or copy it again"
+        )
 
 
 def load_tokenizer(
