@@ -9,6 +9,7 @@ its file is written anew, so that a killed process accuses nothing.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -141,6 +142,23 @@ def writable_folder(path: Path, option: str = "--out") -> Path:
     except OSError as error:
         raise ConfigError(f"{option} {path}: cannot be written to ({error.strerror})") from error
     return path
+
+
+RETRY_S = 1.0
+"""Between two tries to write to a full disk."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_WORDS = [f"(os error {number})" for number in _FULL]  # of libraries written in Rust
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether an error, or one that caused it, says that there is no room on a disk."""
+    while error is not None:
+        if getattr(error, "errno", None) in _FULL or any(
+            word in str(error) for word in _FULL_WORDS
+        ):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _header() -> str:

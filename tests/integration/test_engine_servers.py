@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import itertools
 import json
+import shutil
 import sys
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from helpers import models, servers
 from helpers.fake_server import fake_server, send_json
@@ -318,6 +322,49 @@ def test_what_a_killed_run_left_in_memory_is_removed_and_what_lives_is_not(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_without_room_for_weights_is_named_and_left_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**18))
+    with pytest.raises(ConfigError, match=r"MiB more are wanted, 0 are free\); name a folder"):
+        handover.Handover(config(), models.model(), models.tokenizer())
+    assert not list(tmp_path.iterdir())
+
+
+async def test_weights_wait_for_room_on_a_full_disk(
+    served: tuple[str, LocalEngine],
+    open_engine: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = await open_engine([served[0]])
+    monkeypatch.setattr("turngym.agents.engine.vllm.engine.RETRY_S", 0.01)
+    save, tries = handover.save_file, itertools.count()
+
+    def full_twice(tensors: Any, file: str) -> None:
+        if next(tries) < 2:
+            Path(file).write_bytes(b"half")
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+        save(tensors, file)
+
+    monkeypatch.setattr(handover, "save_file", full_twice)
+    await engine.publish(weights(1), 1)
+    assert engine.version == 1
+    assert caplog.text.count("is full; the run waits") == 1
+    await engine.publish(weights(2), 2)
+    assert len(list(engine._handover.folder.glob("weights-*"))) == 2  # and no halves
+
+
+async def test_weights_that_can_never_be_written_end_the_run_with_its_state(
+    served: tuple[str, LocalEngine], open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await open_engine([served[0]])
+    monkeypatch.setattr(engine._handover, "folder", Path("/nowhere"))
+    with pytest.raises(EnginesLost, match="no weights can be written to /nowhere"):
+        await engine.publish(weights(1), 1)
+
+
 async def test_a_score_that_is_refused_takes_no_server_out(
     served: tuple[str, LocalEngine], open_engine: Open
 ) -> None:
@@ -474,6 +521,11 @@ async def test_a_server_of_weights_by_nccl_complains_of_an_empty_greeting_and_is
     assert "wanted vllm==0.32.1 beside turngym as at http://127.0.0.1:9, found 0.32.0" in found_line
 
 
+def test_ports_of_several_servers_end_where_ports_end() -> None:
+    with pytest.raises(ValueError, match="port=65535 with replicas=2: 65536 is no port"):
+        config(port=65535, replicas=2)
+
+
 def config(**settings: Any) -> VllmEngineConfig:
     return VllmEngineConfig.model_validate({"type": "vllm", **settings}, strict=False)
 
@@ -504,6 +556,7 @@ async def test_servers_that_will_not_do_are_named_before_anything_starts(tmp_pat
         port = int(good.rpartition(":")[2])
         assert f"{port} is taken" in await looked(server="turngym", port=port)
         assert "has no vLLM" in await looked()
+        assert "cannot be written to" in await looked(server="turngym", folder="/proc")
         assert "is no Python that runs" in await looked(python="/nowhere/python")
         found = await asyncio.to_thread(
             check, config(urls=[good], folder=str(folder)), context=CONTEXT

@@ -103,6 +103,7 @@ class LocalEngineConfig(StrictModel):
     """Of weights and cache; the head is float32 always."""
 
 
+_LAST_PORT = 65535
 _SET_BY = {
     "--context": "model.context",
     "--dtype": "engine.dtype",
@@ -137,7 +138,7 @@ class VllmEngineConfig(StrictModel):
     resource: str = ""
     """Label of the Ray nodes on which servers are started, with 1 of it for each; empty for this
     machine."""
-    port: int = Field(default=0, ge=0, le=65535)
+    port: int = Field(default=0, ge=0, le=_LAST_PORT)
     """Port of the first server that is started, the next ones follow; 0 for any free ones."""
     gpus: int = Field(default=0, ge=0)
     """GPUs of each server that is started, over which vLLM splits the model; 0 for a CPU build."""
@@ -188,6 +189,8 @@ class VllmEngineConfig(StrictModel):
             raise ValueError(f"{what} a folder that all servers see, so set engine.folder")
         if self.resource and (self.urls or self.port):
             raise ValueError("resource has servers started at ports of their own: no urls, no port")
+        if (last := self.port + self.replicas - 1) > _LAST_PORT and self.port:
+            raise ValueError(f"port={self.port} with replicas={self.replicas}: {last} is no port")
         if self.adapter_rank and self.server != "vllm":
             raise ValueError("server='turngym' takes merged weights: wanted adapter_rank=0")
         if not all(url.startswith(("http://", "https://")) for url in self.urls):

@@ -17,7 +17,6 @@ summary.json           what came of it, when the run is done
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
 import json
 import logging
@@ -37,10 +36,12 @@ from turngym.errors import ConfigError, RecordError
 from turngym.provenance import VERSION, source_commit, source_digest
 from turngym.records import (
     MANIFEST,
+    RETRY_S,
     GrowingFile,
     Manifest,
     file_digest,
     first_bad_line,
+    is_disk_full,
     write_json,
     write_trajectories,
 )
@@ -423,19 +424,6 @@ def _has_seconds(line: bytes) -> bool:
         return math.isfinite(json.loads(line)["seconds"])
     except (ValueError, KeyError, TypeError):
         return False
-
-
-RETRY_S = 1.0
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether an error, or one that caused it, says that there is no room on a disk."""
-    while error is not None:
-        if getattr(error, "errno", None) in _FULL or "(os error 28)" in str(error):
-            return True
-        error = error.__cause__
-    return False
 
 
 class Outbox:

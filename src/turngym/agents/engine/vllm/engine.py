@@ -9,26 +9,31 @@ never learns that an engine died.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.models import end_ids
 from turngym.agents.engine.protocol import EngineTraits, vision_of
 from turngym.agents.engine.vllm.children import HOST, Child, RayChild, command, free_port
 from turngym.agents.engine.vllm.fleet import Fleet, Member
-from turngym.agents.engine.vllm.replica import Replica, ReplicaError
+from turngym.agents.engine.vllm.replica import Publication, Replica, ReplicaError
 from turngym.agents.engine.vllm.sampling import FleetView, ServerSampler, ServerView
 from turngym.agents.engine.vllm.weights import Handover, zero_adapters
-from turngym.errors import PolicyFault
+from turngym.errors import EnginesLost, PolicyFault
+from turngym.records import RETRY_S, is_disk_full
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
 
 
 class VllmEngine(ServerSampler):
@@ -87,11 +92,26 @@ class VllmEngine(ServerSampler):
 
     async def _publish(self, weights: Mapping[str, Tensor], version: int) -> None:
         began = time.monotonic()
-        new = await asyncio.to_thread(self._handover.prepare, weights, version)
+        new = await self._written(weights, version)
         self._initial = None
         await self._fleet.publish(new)
         self.version = version
         self._seconds += time.monotonic() - began
+
+    async def _written(self, weights: Mapping[str, Tensor], version: int) -> Publication:
+        """Return ``weights`` as a publication, as soon as there is room for them."""
+        is_logged = False
+        while True:
+            try:
+                return await asyncio.to_thread(self._handover.prepare, weights, version)
+            except (OSError, SafetensorError) as error:
+                folder = self._handover.folder
+                if not is_disk_full(error):
+                    raise EnginesLost(f"no weights can be written to {folder}: {error}") from error
+            if not is_logged:
+                is_logged = True
+                logger.error("%s: is full; the run waits until there is room for weights", folder)
+            await asyncio.sleep(RETRY_S)
 
     async def score(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """Return each sequence's own log-probs at temperature 1, shape [L - 1], from token 1 on.

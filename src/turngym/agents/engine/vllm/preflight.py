@@ -16,6 +16,7 @@ from turngym.agents.engine.vllm.children import SETTING, free_port, needed
 from turngym.agents.engine.vllm.replica import Facts, Replica, ReplicaError, RequestRefused
 from turngym.errors import ConfigError
 from turngym.plugins import import_extra
+from turngym.records import writable_folder
 
 _TEXT = "The quick brown fox: {'jumps': [0, 1]}\n\u00e9"
 _LOOK_S = 20.0
@@ -40,6 +41,8 @@ def check(config: VllmEngineConfig, *, context: int) -> list[str]:
     folder = Path(config.folder) if config.folder else None
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"engine.folder={config.folder!r}: there is no such folder")
+    if folder is not None:
+        writable_folder(folder, "engine.folder")
     if config.resource:
         found = nodes.alive(nodes.connect(SETTING))
         nodes.check_room(found, needed(config), config.replicas, setting=SETTING)

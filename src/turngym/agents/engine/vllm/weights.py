@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.models import LORA_SCALE, positions, save_model_dir
@@ -87,8 +89,22 @@ class Handover:
         self.model_folder = self.folder / f"model-{self.run}"
         try:
             save_model_dir(model, tokenizer, self.model_folder)
-        except OSError as error:
-            raise ConfigError(f"engine.folder={str(self.folder)!r}: {error}") from error
+            self._check_room()
+        except (OSError, SafetensorError) as error:
+            self.close()
+            raise ConfigError(
+                f"engine.folder: the model cannot be written to {self.folder} ({error}); name a "
+                f"folder with room for it and {_KEPT + 1} publications"
+            ) from error
+
+    def _check_room(self) -> None:
+        """Raise an OSError where no whole publications will fit; adapters are small."""
+        if self._is_in_flight or self._base is not None:
+            return
+        size = sum(weights.numel() for weights in self._shape.parameters()) * self._dtype.itemsize
+        wanted, free = (_KEPT + 1) * size, shutil.disk_usage(self.folder).free
+        if free < wanted:
+            raise OSError(f"{wanted / 2**20:.0f} MiB more are wanted, {free / 2**20:.0f} are free")
 
     def token(self) -> tuple[str, str]:
         """Return name and content of a file in the folder, by which a server shows that it sees it.
@@ -104,10 +120,8 @@ class Handover:
         """Write ``weights``, or copy them, and return them as a publication.
 
         Raises:
-            OSError: They could not be written.
+            OSError, SafetensorError: They could not be written.
         """
-        from safetensors.torch import save_file
-
         self._count += 1
         label = f"{self.run}.{self._count}.{version}"
         if self._is_in_flight:
@@ -121,8 +135,8 @@ class Handover:
             file, adapters = folder / "adapter_model.safetensors", str(folder.resolve())
             scored = _merged(self._base, weights)
         written = {n: value.to("cpu", self._dtype).contiguous() for n, value in weights.items()}
+        self._files.append(file)  # first: half of one is removed, too
         save_file(written, str(file))
-        self._files.append(file)
         self.bytes_published += file.stat().st_size
         for old in self._files[:-_KEPT]:
             _remove(old)
