@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -93,6 +94,16 @@ def test_a_server_of_vllm_gets_the_context_that_its_model_has(
         found = capsys.readouterr()
         assert "--max-model-len 512" in found.out
         assert said in found.err
+
+
+def test_a_port_that_is_taken_is_said_before_vllm_starts(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 512}')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        wanted = ("--weights", str(tmp_path), "--python", "/bin/false", "--port", port)
+        found = turngym("serve", "engine", str(tmp_path), *wanted)
+    assert found.returncode == 2
+    assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in found.stderr
 
 
 def test_a_folder_of_a_run_is_refused(tmp_path: Path) -> None:

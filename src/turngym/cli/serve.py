@@ -133,6 +133,7 @@ def engine(
     from turngym.agents.engine.config import VllmEngineConfig
     from turngym.agents.engine.models import check_model_path, positions_in
     from turngym.agents.engine.vllm.children import command
+    from turngym.agents.serving.http import bind
 
     if (weights is None) != nccl:
         raise ConfigError("serve engine: wanted --weights FOLDER or --nccl, and not both")
@@ -155,6 +156,7 @@ def engine(
     if only_print:
         print(shlex.join(["env", *(f"{name}={value}" for name, value in more.items()), *line]))
         return
+    bind(host, port).close()  # vLLM says after a while, with a traceback, that it is taken
     try:
         os.execvpe(line[0], line, {**os.environ, **more})
     except OSError as error:
