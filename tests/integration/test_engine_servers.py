@@ -23,9 +23,9 @@ from safetensors import SafetensorError
 
 from helpers import models, servers
 from helpers.fake_server import fake_server, send_json
-from turngym.agents.engine.config import VllmEngineConfig
+from turngym.agents.engine.config import TinyModelConfig, VllmEngineConfig
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import add_lora
+from turngym.agents.engine.models import add_lora, build_tiny_model
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.engine.vllm import preflight
 from turngym.agents.engine.vllm import weights as handover
@@ -38,6 +38,9 @@ from turngym.agents.engine.vllm.replica import (
     ReplicaError,
     RequestRefused,
 )
+from turngym.agents.rendering import Renderer
+from turngym.agents.serving.http import serving
+from turngym.agents.serving.policy_server import PolicyServer
 from turngym.agents.serving.weights import WeightRoutes
 from turngym.config import load_config
 from turngym.errors import ConfigError, EnginesLost, PolicyFault
@@ -198,6 +201,20 @@ async def test_a_session_stays_where_its_prefix_is_and_leaves_when_that_server_d
             np.testing.assert_allclose(each.logprobs, scored[-len(each.token_ids) :], atol=1e-5)
 
 
+async def test_a_server_that_came_back_with_a_shorter_context_gets_no_requests(
+    tmp_path: Path, open_engine: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        servers.policy_server(tmp_path, context=64) as (short, _),
+        servers.policy_server(tmp_path, context=CONTEXT) as (good, _),
+    ):
+        engine = await open_engine([short, good])
+        while "has a context of 64, wanted 200" not in caplog.text:
+            await asyncio.sleep(0.01)
+        sessions = [engine.open(seed) for seed in range(4)]
+        await asyncio.gather(*(one.generate([7] * 100, LONG) for one in sessions))
+
+
 async def test_a_server_keeps_what_the_conversations_of_a_whole_batch_have_read(
     served: tuple[str, LocalEngine], open_engine: Open
 ) -> None:
@@ -296,6 +313,22 @@ async def test_what_a_server_refuses_it_says_in_one_line(
     with pytest.raises(Exception, match=said.replace(".", r"\.")) as caught:
         await engine._fleet.members[0].replica.post(path, body)
     assert "\n" not in str(caught.value)
+
+
+async def test_a_server_with_another_model_says_so_of_new_weights(
+    tmp_path: Path, open_engine: Open
+) -> None:
+    other = build_tiny_model(
+        TinyModelConfig(hidden=32, layers=1, heads=2), models.tokenizer(), seed=0
+    )
+    engine = LocalEngine(other, models.tokenizer(), context=CONTEXT)
+    served = PolicyServer(engine, Renderer(models.tokenizer()), name="policy", weights=tmp_path)
+    async with serving(served.app()) as url:
+        with pytest.raises(
+            EnginesLost,
+            match=r"the weights are those of another model: .*missing, or of another shape",
+        ):
+            await open_engine([url], patience_s=0.1)
 
 
 async def test_a_request_that_is_refused_is_a_fault_of_its_episode(

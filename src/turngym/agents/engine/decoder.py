@@ -170,10 +170,19 @@ class CachedDecoder:
         self._rows_capacity, self._slots = 0, 0
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
+        self._shapes = {name: weights.shape for name, weights in model.state_dict().items()}
+        self._needed = self._shapes.keys() - getattr(model, "all_tied_weights_keys", {}).keys()
         self.load_weights(model.state_dict())
 
     def load_weights(self, state: Mapping[str, Tensor]) -> None:
-        """Copy new weights out of a state dict of the model."""
+        """Copy new weights out of a state dict of the model.
+
+        Raises:
+            KeyError: They are of another model.
+        """
+        other = [name for name, one in state.items() if one.shape != self._shapes.get(name)]
+        if missing := sorted(self._needed - state.keys()) or other:
+            raise KeyError(f"missing, or of another shape: {missing[:3]}")
         device, dtype, prefix = self._device, self._dtype, self._prefix
         if self._eyes is not None:
             self._eyes.load_weights(state)

@@ -70,7 +70,8 @@ class VllmEngine(ServerSampler):
         )
         self._publishing = asyncio.Lock()
         self._seconds = 0.0
-        self._fleet = Fleet(_members(config, self._handover, context), config, self._handover.token)
+        members = _members(config, self._handover, context)
+        self._fleet = Fleet(members, config, self._handover.token, context=context)
         super().__init__(
             self._fleet,
             self._handover.run,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.vllm.children import Child, RayChild
-from turngym.agents.engine.vllm.replica import Publication, Replica, ReplicaError
+from turngym.agents.engine.vllm.replica import Facts, Publication, Replica, ReplicaError
 from turngym.agents.engine.vllm.transfer import Transfer
 from turngym.errors import EnginesLost, PolicyFault
 
@@ -87,6 +87,7 @@ class Fleet:
         members: The servers.
         config: Limits.
         write_token: Returns name and content of a file that it wrote where weights go.
+        context: Longest sequence in tokens.
     """
 
     def __init__(
@@ -94,8 +95,11 @@ class Fleet:
         members: Sequence[Member],
         config: VllmEngineConfig,
         write_token: Callable[[], tuple[str, str]],
+        *,
+        context: int = 0,
     ) -> None:
         self.members = members
+        self._context = context
         self._config = config
         self._write_token = write_token
         self._newest: Publication | None = None
@@ -225,7 +229,9 @@ class Fleet:
             await member.child.start()
             is_known, patience_s = False, self._config.start_timeout_s
         if not is_known:
-            await self._until_alive(member, patience_s)
+            found = await self._until_alive(member, patience_s)
+            if found.context < self._context:  # one of others may come back as another
+                raise ReplicaError(f"has a context of {found.context}, wanted {self._context}")
         new = self._newest
         assert new is not None
         for last_try in (False, True):
@@ -274,14 +280,13 @@ class Fleet:
             send = member.transfer.send
         await member.replica.load(new, running=self._config.running, send=send)
 
-    async def _until_alive(self, member: Member, patience_s: float) -> None:
-        """Wait for a sign of life, until its process ended or it is silent for too long."""
+    async def _until_alive(self, member: Member, patience_s: float) -> Facts:
+        """Return what it is at a sign of life; its process may end, or be silent for too long."""
         until = time.monotonic() + patience_s
         while True:
             try:
                 async with asyncio.timeout(patience_s):
-                    await member.replica.describe()
-                return
+                    return await member.replica.describe()
             except (ReplicaError, TimeoutError):
                 if member.child is None or time.monotonic() > until:
                     raise
