@@ -39,7 +39,7 @@ from turngym.agents.engine.vllm.replica import (
     RequestRefused,
 )
 from turngym.agents.rendering import Renderer
-from turngym.agents.serving.http import serving
+from turngym.agents.serving.http import BadRequest, serving
 from turngym.agents.serving.policy_server import PolicyServer
 from turngym.agents.serving.weights import WeightRoutes
 from turngym.config import load_config
@@ -172,6 +172,26 @@ async def test_a_server_that_serves_is_asked_for_an_update_and_no_more(
         engine.suspect(0, "a request failed")  # then it is looked at
         await engine.publish(weights(3), 3)
         assert asked[: len(known)] == known
+
+
+async def test_an_update_that_a_killed_run_began_is_ended(
+    served: tuple[str, LocalEngine], open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, finish, start = [True], WeightRoutes._finish, WeightRoutes._start
+
+    async def refuses(self: WeightRoutes, request: Any) -> Any:  # as vLLM does
+        if began:
+            raise BadRequest("called while a weight update is already active", status=500)
+        return await start(self, request)
+
+    async def ends(self: WeightRoutes, request: Any) -> Any:
+        began.clear()
+        return await finish(self, request)
+
+    monkeypatch.setattr(WeightRoutes, "_start", refuses)
+    monkeypatch.setattr(WeightRoutes, "_finish", ends)
+    engine = await open_engine([served[0]])
+    assert engine.metrics()["engine/ejected"] == 0
 
 
 async def test_a_session_stays_where_its_prefix_is_and_leaves_when_that_server_dies(

@@ -239,10 +239,21 @@ class Replica:
         if send is not None:
             await send(new)
         else:
-            await self.post("/start_weight_update")
+            try:
+                await self.post("/start_weight_update")
+            except ReplicaError:
+                await self.end_update()
+                await self.post("/start_weight_update")
             await self.post("/update_weights", {"update_info": {"name": new.file}})
             await self.post("/finish_weight_update", {"weight_version": new.label})
         await self.post("/resume")
+
+    async def end_update(self) -> None:
+        """End the update that a trainer began which was killed; vLLM begins no other before."""
+        for _ in range(2):  # vLLM closes the connection of a request that failed
+            with suppress(ReplicaError):
+                await self.post("/finish_weight_update", {"weight_version": "unfinished"})
+                return
 
     async def _load_adapters(self, new: Publication, *, running: str) -> None:
         """Give it adapters under a name of their own.

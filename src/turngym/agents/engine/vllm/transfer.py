@@ -90,6 +90,7 @@ class Transfer:
         """
         made = cls(replica)
         try:
+            await replica.end_update()
             with suppress(ReplicaError):  # what an earlier run, or try, left there
                 await replica.post("/shutdown_weight_transfer_engine")
             try:
