@@ -138,7 +138,7 @@ class Child:
 
     def __init__(self, line: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self._line, self._log = line, log
-        self._environment = {**os.environ, **environment}
+        self._environment = {**os.environ, **environment, "TURNGYM_RUN": str(os.getpid())}
         self._process: asyncio.subprocess.Process | None = None
 
     @property

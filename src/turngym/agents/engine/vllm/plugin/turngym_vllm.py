@@ -7,6 +7,9 @@ distribution: on ``PYTHONPATH`` it is enough for vLLM to find it, and nothing is
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +26,9 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 BACKEND = "turngym_files"
 FOLDER = "TURNGYM_WEIGHTS"
 """Environment variable with the folder that weights are read from, and nothing outside of it."""
+RUN = "TURNGYM_RUN"
+"""Environment variable with the process that started the server, and without which it ends."""
+_LOOK_S, _END_S = 1.0, 10.0
 
 
 @dataclass
@@ -89,6 +95,19 @@ def register() -> None:
     """Make the back end known; vLLM calls this in each of its processes."""
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, __name__, "FilesEngine")
+        if os.environ.get(RUN) == str(os.getppid()):
+            threading.Thread(target=_end_with_run, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with_run(run: int) -> None:
+    """Kill the server and its helpers when ``run`` is gone and they have had time to end.
+
+    vLLM waits for ever for a request that was under way when its engine ended.
+    """
+    while os.getppid() == run:
+        time.sleep(_LOOK_S)
+    time.sleep(_END_S)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _below(name: str) -> Path:
