@@ -405,3 +405,26 @@ async def test_headers_and_thoughts_of_an_answer_stand_as_usual_in_a_chat(stream
             "".join(str(c.get("text") or c.get("delta", {}).get("content", "")) for c in choices)
         )
     assert found == ["go", "finalgo"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_away_takes_nobodys_place(stream: bool) -> None:
+    async with served(max_requests=1) as (url, server), httpx.AsyncClient(timeout=None) as client:
+        engine = cast(Any, server._engine)
+        asked = {"model": "tiny", "prompt": [7, 3], "max_tokens": 250, "stream": stream}
+        going, begun = [], asyncio.Event()
+        generate = server._cache.generate
+
+        async def noted(*args: Any, **kwargs: Any) -> Any:
+            begun.set()
+            await asyncio.sleep(0 if len(going) == 2 else 600)  # as an answer that takes long
+            return await generate(*args, **kwargs)
+
+        server._cache.generate = noted  # type: ignore[method-assign]
+        going.append(asyncio.create_task(client.post(f"{url}/completions", json=asked)))
+        await begun.wait()
+        going[0].cancel()
+        going.append(going[0])
+        answer = await asyncio.wait_for(client.post(f"{url}/completions", json=asked), 60)
+        assert answer.status_code == 200
+        assert engine.stats.sampled_tokens > 0

@@ -103,6 +103,7 @@ def test_a_trainer_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) 
     assert report.steps["checkpointed"] == steps
     assert report.lineages == KILLS + 1
     assert report.tries["error_env"] + report.tries["error_policy"] > 0
+    assert report.tries["resumed"] > 0  # and none of a killed process counts as running
     assert report.tokens["lost"] <= 16 * 16 * KILLS  # of a turn that was being played
     assert most_redone(tmp_path) <= 2  # one on its way to the disk, and the next, not carried out
     weights: dict[str, set[str]] = defaultdict(set)

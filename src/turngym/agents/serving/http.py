@@ -18,14 +18,15 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Mapping,
     MutableMapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from turngym.errors import ConfigError
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 
+T = TypeVar("T")
 Json = dict[str, Any]
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -314,6 +316,26 @@ def guarded_app(
         middleware=[Middleware(Guard, access)],
         exception_handlers=handlers,
     )
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns; it is cancelled when the client goes away."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, leaving = asyncio.ensure_future(work), asyncio.create_task(gone())
+    try:
+        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise BadRequest("the client went away", status=499)
+        return task.result()
+    finally:
+        for one in (task, leaving):
+            one.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await task
 
 
 def event(body: Json) -> bytes:

@@ -43,6 +43,7 @@ from turngym.agents.serving.http import (
     guarded_app,
     json_response,
     nests_too_deep,
+    while_connected,
 )
 from turngym.agents.serving.memory import ConversationMemory, PrefixCache
 from turngym.agents.serving.requests import (
@@ -190,7 +191,7 @@ class PolicyServer:
         call = _Call(self, asked, prompt, messages)
         if asked.stream:
             return EventStream(call.stream())
-        answer = await call.whole()
+        answer = await while_connected(request, call.whole())
         decode = self._renderer.tokenizer.decode
         return json_response(answer.completion(decode) if messages is None else answer.chat(decode))
 

@@ -11,18 +11,24 @@ files below one folder, and from nowhere else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.rendering import Renderer
-from turngym.agents.serving.http import BadRequest, Endpoint, Json, json_object, json_response
+from turngym.agents.serving.http import (
+    BadRequest,
+    Endpoint,
+    Json,
+    json_object,
+    json_response,
+    while_connected,
+)
 from turngym.agents.serving.memory import PrefixCache
 from turngym.agents.serving.requests import parse
 from turngym.provenance import VERSION
@@ -30,8 +36,6 @@ from turngym.provenance import VERSION
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-
-T = TypeVar("T")
 
 _FINISH = {"end": "stop", "stop": "stop", "length": "length", "abort": "abort"}
 
@@ -180,7 +184,7 @@ class WeightRoutes:
         key = asked.request_id or str(id(running))
         self._running[key] = running
         try:
-            finish = await _while_connected(request, self._in_a_slot(running))
+            finish = await while_connected(request, self._in_a_slot(running))
         finally:
             del self._running[key]
         return json_response(body | {"choices": [self._choice(running.rows, finish)]})
@@ -281,23 +285,3 @@ class WeightRoutes:
         if not file.is_relative_to(self._folder):
             raise BadRequest(f"{name!r}: is not below the folder of weights")
         return file
-
-
-async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` returns; it is cancelled when the client goes away."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    task, leaving = asyncio.ensure_future(work), asyncio.create_task(gone())
-    try:
-        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise BadRequest("the client went away", status=499)
-        return task.result()
-    finally:
-        for one in (task, leaving):
-            one.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await task

@@ -25,6 +25,10 @@ from turngym.rollouts.scheduler.packing import unpack_turn
 
 _MOST_PROBLEMS = 20
 _OTHERS = "SELECT COUNT(*) FROM groups WHERE id % ?2 <> ?1"
+_TRIES = """
+SELECT COALESCE(a.outcome, CASE WHEN s.retry > a.retry THEN 'resumed' ELSE 'running' END), COUNT(*)
+FROM tries a JOIN samples s USING (grp, member) GROUP BY 1"""
+"""A try that a killed process left is resumed as another one."""
 _USED_STATES = ("applied", "checkpointed")
 TOKEN_PLACES = ("trained", "masked", "dropped", "retried", "lost", "open")
 
@@ -187,8 +191,7 @@ def _audit(db: sqlite3.Connection, report: AuditReport) -> AuditReport:
     report.episodes = _counted(db, "SELECT state, COUNT(*) FROM samples GROUP BY 1")
     query = "SELECT reason, COUNT(*) FROM samples WHERE state = 'dropped' GROUP BY 1"
     report.drops = _counted(db, query)
-    query = "SELECT COALESCE(outcome, 'running'), COUNT(*) FROM tries GROUP BY 1"
-    report.tries = _counted(db, query)
+    report.tries = _counted(db, _TRIES)
     steps = [step for (step,) in db.execute("SELECT step FROM steps ORDER BY step")]
     if steps and steps != list(range(steps[0], steps[0] + len(steps))):
         report.blame(f"updates are not numbered without a gap: {steps[:10]} ...")
