@@ -574,6 +574,30 @@ async def test_a_server_of_weights_by_nccl_complains_of_an_empty_greeting_and_is
     assert "wanted vllm==0.32.1 beside turngym as at http://127.0.0.1:9, found 0.32.0" in found_line
 
 
+async def test_a_vllm_that_was_started_otherwise_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"logprobs_mode": "raw_logprobs", "dtype": "torch.bfloat16"}
+    how: dict[str, Any] = {"model_config": model, "lora_config": None}
+    get = Replica.get
+
+    async def answered(self: Replica, path: str) -> Any:
+        return {"vllm_config": how} if path.startswith("/server_info") else await get(self, path)
+
+    monkeypatch.setattr(Replica, "get", answered)
+    async with servers.policy_server(tmp_path, context=CONTEXT) as (url, _):
+        wanted: dict[str, Any] = {"urls": [url], "folder": str(tmp_path)}
+        assert "wanted --logprobs-mode processed_logprobs" in await looked(**wanted)
+        model["logprobs_mode"] = "processed_logprobs"
+        assert "computes in torch.bfloat16: wanted engine.dtype=float32" in await looked(**wanted)
+        model["dtype"] = "torch.float32"
+        await asyncio.to_thread(check, config(**wanted), context=CONTEXT)
+        assert "rank 0 at most" in await looked(**wanted, adapter_rank=4)
+        how["lora_config"] = {"max_lora_rank": 8}
+        await asyncio.to_thread(check, config(**wanted, adapter_rank=8), context=CONTEXT)
+        assert "takes adapters of rank 8 at most" in await looked(**wanted, adapter_rank=16)
+
+
 def test_ports_of_several_servers_end_where_ports_end() -> None:
     with pytest.raises(ValueError, match="port=65535 with replicas=2: 65536 is no port"):
         config(port=65535, replicas=2)

