@@ -336,6 +336,20 @@ async def test_stream_that_the_agent_closes_before_its_first_token_is_a_fault() 
     assert faults == ["the agent closed the stream before its first token"]
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_answer_that_the_agent_did_not_wait_for_is_no_turn(path: str) -> None:
+    upstream_reply = Waiting()
+    async with in_front_of(upstream_reply) as (_, found):
+        begun = upstream_reply.has_begun.wait
+        await leave(found.url, path, {**HI, "input": "the answer, please"}, lambda _: begun())
+        await until(lambda: found.episodes.find("default").recorder.has_happened)
+        upstream_reply.may_end.set()
+        episodes = found.episodes
+    (trajectory,) = episodes.finished
+    assert trajectory.turns == ()
+    assert trajectory.metadata["faults"] == ["the client went away"]
+
+
 async def test_call_that_is_still_answered_at_the_end_is_noted() -> None:
     upstream_reply = Waiting(token_chunk("go", 7))
     async with in_front_of(upstream_reply) as (_, found):

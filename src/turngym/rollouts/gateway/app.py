@@ -35,6 +35,7 @@ from turngym.agents.serving.http import (
     guarded_app,
     json_object,
     json_response,
+    while_connected,
 )
 from turngym.agents.serving.requests import parse
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError
@@ -150,7 +151,7 @@ class Gateway:
         call = self._call(await self._episode(request), asked, *said)
         if asked.get("stream"):
             return EventStream(self._chat_stream(call))
-        return json_response(without_ours(await self._ask(call), asked))
+        return json_response(without_ours(await self._ask(request, call), asked))
 
     async def _responses(self, request: Request) -> Response | EventStream:
         body = json_object(await request.body())
@@ -165,7 +166,7 @@ class Gateway:
         writer = ResponseWriter(body)
         if asked.get("stream"):
             return EventStream(self._response_stream(call, writer))
-        answer = await self._ask(call)
+        answer = await self._ask(request, call)
         episode.responses[writer.id] = [*asked["messages"], answer_row(answer)]
         return json_response(writer.whole(answer))
 
@@ -178,14 +179,14 @@ class Gateway:
     ) -> Call:
         return Call(episode, asked, messages, pictures, needs_tokens=self._tokens == "yes")
 
-    async def _ask(self, call: Call) -> Json:
-        """Return the whole answer to a chat request, recorded."""
+    async def _ask(self, request: Request, call: Call) -> Json:
+        """Return the whole answer to a chat request, recorded where the agent waits for it."""
         recorder = call.episode.recorder
         with call.episode.answering():
             try:
-                reply = await self._post(call.asked)
+                reply = await while_connected(request, self._post(call.asked))
                 await call.record(reply.body, reply.usage)
-            except (ContextOverflow, TurnGymError) as fault:
+            except (BadRequest, ContextOverflow, TurnGymError) as fault:
                 recorder.fault(str(fault))
                 raise
         return reply.body
