@@ -126,6 +126,20 @@ def after_thoughts(text: str) -> str:
     return text
 
 
+def with_thought(thought: str, said: str) -> str:
+    """Return ``said`` with ``thought`` in tags before it, where there is one."""
+    thought = THOUGHT_TAG.sub("", thought).strip()
+    return f"{THOUGHT}\n{thought}\n{THOUGHT_ENDS}\n\n{said}" if thought else said
+
+
+def thought_apart(text: str) -> tuple[str, str]:
+    """Return the thought of a text, without tags and empty for none, and what is said after it."""
+    said = after_thoughts(text)
+    if said == text:
+        return "", text
+    return THOUGHT_TAG.sub("", text.removesuffix(said)).strip(), said.lstrip("\n")
+
+
 def _objects(text: str) -> Iterator[tuple[dict[str, Any], int, int]]:
     broken = 0  # characters that were read for nothing: deep objects are all read
     start = _OBJECT.search(text)

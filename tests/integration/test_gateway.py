@@ -12,7 +12,15 @@ import pytest
 
 import turngym
 from helpers.envs import AsyncLadderEnv
-from helpers.fake_server import answer, chunk, fake_server, refuse, stream
+from helpers.fake_server import (
+    answer,
+    answer_body,
+    chunk,
+    fake_server,
+    refuse,
+    send_json,
+    stream,
+)
 from helpers.models import policy
 from helpers.outside import CONTROL, Bench, bench, gateway, segments_match
 from turngym.agents.config import EndpointConfig
@@ -203,6 +211,32 @@ async def test_half_a_stream_is_told_to_the_agent_and_is_no_turn() -> None:
     (trajectory,) = episodes.finished
     assert [turn.action.content for turn in trajectory.turns] == ["go north"]
     assert "a stream failed" in trajectory.metadata["faults"][0]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_thoughts_that_a_server_says_apart_are_recorded(streamed: bool) -> None:
+    first = answer_body("go north")
+    first["choices"][0]["message"]["reasoning_content"] = f"A wall? {AGENT_KEY}"
+    pieces = [chunk(""), chunk("go"), chunk(" north", finish="stop")]
+    pieces[0]["choices"][0]["delta"] = {"reasoning_content": f"A wall? {AGENT_KEY}"}
+    replies = [stream(*pieces) if streamed else send_json(first), answer("go up")]
+    async with fake_server(*replies) as upstream, gateway(upstream.url) as found:
+        async with client(f"{found.url}/v1") as agent:
+            said, ask = [row("user", "hi")], agent.chat.completions.create
+            if streamed:
+                async for _ in await ask(model="m", messages=said, stream=True):
+                    pass
+            else:
+                made = await ask(model="m", messages=said)
+                assert AGENT_KEY in made.choices[0].message.reasoning_content
+            said += [row("assistant", "go north"), row("user", "and?")]
+            await ask(model="m", messages=said)
+        episodes = found.episodes
+    (trajectory,) = episodes.finished
+    one, two = trajectory.turns
+    assert one.action.content == "<think>\nA wall? [secret]\n</think>\n\ngo north"
+    assert (two.action.content, two.starts_segment) == ("go up", False)
+    assert [message.content for message in two.observation] == ["and?"]
 
 
 async def test_files_hold_no_key_even_when_an_agent_says_it(tmp_path: Path) -> None:

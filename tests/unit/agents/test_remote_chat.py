@@ -433,3 +433,117 @@ async def test_a_broken_call_goes_into_a_new_conversation_as_text() -> None:
     rows = [(row["role"], row["content"]) for row in server.bodies[1]["messages"]]
     assert rows == [("user", "find it"), ("assistant", said), ("user", "no JSON")]
     assert not any("tool_calls" in row for row in server.bodies[1]["messages"])
+
+
+# Thoughts that stand apart.
+
+THINKING = {
+    "DeepSeek": {"reasoning_content": "Where is it?\nNorth."},
+    "vLLM": {"reasoning": "Where is it?\nNorth."},
+    "OpenRouter": {
+        "reasoning": "Where is it?\nNorth.",
+        "reasoning_details": [{"type": "reasoning.encrypted", "data": "xyz"}],
+    },
+}
+STRICT = "'messages.1' : for 'role:assistant' ... property 'reasoning' is unsupported"
+
+
+def thinking(said: str | None, calls: Sequence[Any] = (), **fields: Any) -> Reply:
+    body = answer_body(said, calls=calls)
+    body["choices"][0]["message"] |= fields
+    return send_json(body)
+
+
+def result(text: str) -> ChatMessage:
+    return ChatMessage(message=Message(role="tool", content=text))
+
+
+@pytest.mark.parametrize("server", THINKING)
+async def test_thoughts_are_kept_and_said_again_as_they_came(server: str) -> None:
+    fields, call = THINKING[server], ("search", '{"query": "maze"}')
+    replies = [thinking("I look.", [call], **fields), answer("done")]
+    async with fake_server(*replies) as there:
+        conversation = RemoteChat(ChatConfig(model="tiny", base_url=there.url)).open(7)
+        first = await conversation.complete([user("hi")], tools=TOOLS)
+        await conversation.complete([result("found")], tools=TOOLS)
+        await conversation.close()  # type: ignore[misc]
+    assert first.message.content == (
+        "<think>\nWhere is it?\nNorth.\n</think>\n\nI look.\n"
+        '{"name": "search", "arguments": {"query": "maze"}}'
+    )
+    said_again = there.bodies[1]["messages"][1]
+    assert said_again["content"] == "I look."
+    assert said_again["tool_calls"][0]["id"] == "call0"
+    assert {key: said_again[key] for key in fields} == fields
+
+
+async def test_thoughts_stay_in_their_field_when_a_history_is_written_anew() -> None:
+    call = ("search", '{"query": "</think>"}')
+    replies = [thinking("I look.", [call], reasoning_content="So?"), answer("done")]
+    async with fake_server(*replies) as there:
+        conversation = RemoteChat(ChatConfig(model="tiny", base_url=there.url)).open(7)
+        first = await conversation.complete([user("hi")], tools=TOOLS)
+        await conversation.restart()
+        before = ChatMessage(message=first.message, call_ids=first.call_ids)
+        await conversation.complete([user("hi"), before, result("found")], tools=TOOLS)
+        await conversation.close()  # type: ignore[misc]
+    row = there.bodies[1]["messages"][1]
+    assert (row["content"], row["reasoning_content"]) == ("I look.", "So?")
+    assert json.loads(row["tool_calls"][0]["function"]["arguments"]) == {"query": "</think>"}
+
+
+async def test_a_server_that_refuses_thoughts_gets_none(caplog: pytest.LogCaptureFixture) -> None:
+    replies = [
+        thinking("north", reasoning="Hm."),
+        refuse(400, STRICT),
+        thinking("east", reasoning="Aha."),
+        answer("south"),
+    ]
+    async with fake_server(*replies) as there:
+        model = RemoteChat(ChatConfig(model="tiny", base_url=there.url, temperature=1.0))
+        conversation = model.open(7)
+        for line in ("one", "two", "three"):
+            answered = await conversation.complete([user(line)])
+        await conversation.close()  # type: ignore[misc]
+    assert answered.message.content == "south"
+    sent = [[sorted(row) for row in body["messages"]] for body in there.bodies]
+    plain = ["content", "role"]
+    assert sent[1] == [plain, ["content", "reasoning", "role"], plain]
+    assert sent[2] == [plain] * 3
+    assert sent[3] == [plain] * 5
+    assert there.bodies[1]["seed"] == there.bodies[2]["seed"]
+    (said,) = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    assert "thoughts of earlier answers are left out from now on" in said
+
+
+@pytest.mark.parametrize(
+    "text", ["The `reasoning_content` must be passed back to the API.", "no such voice"]
+)
+async def test_what_is_no_refusal_of_thoughts_is_not_taken_for_one(text: str) -> None:
+    replies = [thinking("north", reasoning_content="Hm."), refuse(400, text)]
+    async with fake_server(*replies) as there:
+        conversation = RemoteChat(ChatConfig(model="tiny", base_url=there.url)).open(7)
+        await conversation.complete([user("one")])
+        with pytest.raises(PolicyFault, match="the request is refused"):
+            await conversation.complete([user("two")])
+        await conversation.close()  # type: ignore[misc]
+    assert len(there.bodies) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"refusal": "I cannot help."}, "I cannot help."),
+        ({"reasoning": {"effort": "low"}}, ""),
+        ({"reasoning": "</think> so"}, "<think>\nso\n</think>\n\n"),
+    ],
+)
+async def test_an_answer_without_content_says_what_it_has(fields: Any, said: str) -> None:
+    completion, _ = await ask([thinking(None, **fields)])
+    assert completion.message.content == said
+
+
+async def test_thoughts_that_a_server_leaves_in_its_content_stay_there() -> None:
+    text = "<think>Hm.</think>north"
+    completion, _ = await ask([thinking(text, reasoning="Hm.")])
+    assert completion.message.content == text

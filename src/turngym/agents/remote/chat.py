@@ -6,6 +6,8 @@ The first are chat models; the second take and return token ids: an engine over 
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,24 +16,32 @@ from turngym.agents.chat.prompting import ChatMessage, Completion, Conversation
 from turngym.agents.config import OWN_URL, ChatConfig, CompletionsConfig
 from turngym.agents.engine.protocol import Generation, OnToken, Sampling, Session
 from turngym.agents.policy import ContextOverflow
-from turngym.agents.remote.endpoint import Endpoint, HalfAnswer
+from turngym.agents.remote.endpoint import Endpoint, HalfAnswer, Reply
 from turngym.agents.remote.wire import (
     ASK_CHAT_TOKENS,
     ASK_COMPLETION_TOKENS,
+    KEPT,
+    THOUGHTS,
     TokenTrace,
     first_choice,
     generation_of,
     prompt_ids_of,
+    said_in,
     text_of,
 )
 from turngym.agents.tool_calls import NOT_CARRIED_OUT, action_text, said_beside
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, PolicyFault
 from turngym.pictures import data_url
 from turngym.seeding import derive_seed
-from turngym.types import Message, ToolCall, Turn
+from turngym.types import Message, ToolCall, Turn, thought_apart
+
+logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 """One entry of ``messages`` as it goes over the wire."""
+
+_NAMES_THOUGHTS = re.compile(rf"\b({'|'.join(KEPT)})\b")
+_WANTS_THOUGHTS = re.compile("missing|passed back|required", re.IGNORECASE)
 
 
 class RemoteChat:
@@ -40,6 +50,8 @@ class RemoteChat:
     def __init__(self, config: ChatConfig) -> None:
         self.config = config
         self.endpoint = Endpoint(config)
+        self.takes_thoughts = True
+        """Whether the server reads thoughts of earlier answers; false once it has refused them."""
 
     @property
     def takes_tools(self) -> bool:
@@ -79,19 +91,20 @@ class _ChatConversation(_Visit):
 
     def __init__(self, model: RemoteChat, seed: int) -> None:
         super().__init__(model.endpoint, seed)
-        self._config = model.config
+        self._model, self._config = model, model.config
         self._rows: list[Row] = []
+        self._thinks_in: str | None = None  # the field of its thoughts
         self._trace = TokenTrace()
 
     async def complete(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Completion:
-        config, endpoint = self._config, self._enter()
+        config = self._config
         rows = [*self._rows, *self._as_rows(messages)]
-        body = self._request(rows, tools if config.tool_calls is not False else ())
-        reply = await endpoint.post("/chat/completions", body, check=_check)
+        reply = await self._answered(rows, tools if config.tool_calls is not False else ())
         row = _answer_row(first_choice(reply.body)["message"])
         self._rows = [*rows, row]
+        self._thinks_in = next((one for one in THOUGHTS if one in row), self._thinks_in)
         answer = replace(_completion(row), usage=reply.usage)
         if not config.token_ids:
             return answer
@@ -120,6 +133,21 @@ class _ChatConversation(_Visit):
     async def restart(self) -> None:
         """Start again with no rows."""
         self._rows = []
+
+    async def _answered(self, rows: list[Row], tools: Sequence[Mapping[str, Any]]) -> Reply:
+        """Return the answer of the server; thoughts that it refuses are left out from then on."""
+        endpoint, body = self._enter(), self._request(rows, tools)
+        if self._model.takes_thoughts:
+            try:
+                return await endpoint.post("/chat/completions", body, check=_check)
+            except PolicyFault as fault:
+                text, has_some = str(fault), any(field in row for row in rows for field in KEPT)
+                if not has_some or not _NAMES_THOUGHTS.search(text) or _WANTS_THOUGHTS.search(text):
+                    raise
+                self._model.takes_thoughts = False
+                logger.warning("thoughts of earlier answers are left out from now on: %s", text)
+        spoken = [{key: row[key] for key in row if key not in KEPT} for row in rows]
+        return await endpoint.post("/chat/completions", body | {"messages": spoken}, check=_check)
 
     def _request(self, rows: list[Row], tools: Sequence[Mapping[str, Any]]) -> Row:
         config = self._config
@@ -165,7 +193,7 @@ class _ChatConversation(_Visit):
                 continue
             rows += settled()
             if role == "assistant":
-                rows.append(_row_of_answer(entry))
+                rows.append(_row_of_answer(entry, self._thinks_in))
                 waiting += [call["id"] for call in rows[-1].get("tool_calls", ())]
             else:
                 rows.append(self._plain_row(entry))
@@ -200,7 +228,9 @@ def _check(answer: Mapping[str, Any]) -> None:
 
 def _answer_row(message: Mapping[str, Any]) -> Row:
     """Return the row of an answer of the server."""
-    row: Row = {"role": "assistant", "content": text_of(message.get("content"))}
+    said = text_of(message.get("content")) or text_of(message.get("refusal"))
+    row: Row = {"role": "assistant", "content": said}
+    row |= {field: message[field] for field in KEPT if message.get(field)}
     calls = [call for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
     if calls := [dict(call) for call in calls if isinstance(call.get("function"), Mapping)]:
         row["tool_calls"] = calls
@@ -209,7 +239,7 @@ def _answer_row(message: Mapping[str, Any]) -> Row:
 
 def _completion(row: Row) -> Completion:
     """Return the answer as the environment gets it: text, then the first tool call as JSON."""
-    spoken, calls = row["content"], row.get("tool_calls", [])
+    spoken, calls = said_in(row), row.get("tool_calls", [])
     found = [_call(call["function"]) for call in calls]
     content = "\n".join(filter(None, [spoken, *(action_text(*call) for call in found[:1])]))
     kept = tuple(
@@ -234,11 +264,16 @@ def _call(function: Mapping[str, Any]) -> tuple[str, Any]:
         return str(function.get("name")), raw
 
 
-def _row_of_answer(entry: ChatMessage) -> Row:
-    """Return an answer said before; one with a call whose arguments are no object stays text."""
+def _row_of_answer(entry: ChatMessage, thinks_in: str | None) -> Row:
+    """Return an answer said before; one with a call whose arguments are no object stays text.
+
+    Args:
+        entry: The answer.
+        thinks_in: The field that the server has for thoughts, if it has one.
+    """
     message = entry.message
     if not entry.call_ids or len(entry.call_ids) != len(message.tool_calls):
-        return {"role": "assistant", "content": message.content}
+        return _spoken_row(message.content, thinks_in)
     calls = [
         {
             "id": name,
@@ -247,7 +282,14 @@ def _row_of_answer(entry: ChatMessage) -> Row:
         }
         for name, call in zip(entry.call_ids, message.tool_calls, strict=True)
     ]
-    return {"role": "assistant", "content": said_beside(message), "tool_calls": calls}
+    return {**_spoken_row(said_beside(message), thinks_in), "tool_calls": calls}
+
+
+def _spoken_row(said: str, thinks_in: str | None) -> Row:
+    thought, spoken = thought_apart(said)
+    if thinks_in is None or not thought:
+        return {"role": "assistant", "content": said}
+    return {"role": "assistant", "content": spoken, thinks_in: thought}
 
 
 class CompletionsEngine:

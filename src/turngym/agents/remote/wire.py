@@ -23,10 +23,16 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeGuard
 
 from turngym.agents.engine.protocol import Generation, spans_of
-from turngym.types import Message, TokenSpan, ToolCall, Turn
+from turngym.types import THOUGHT_ENDS, Message, TokenSpan, ToolCall, Turn, with_thought
 
 ASK_CHAT_TOKENS: Mapping[str, Any] = {"return_token_ids": True, "logprobs": True}
 ASK_COMPLETION_TOKENS: Mapping[str, Any] = {"return_token_ids": True, "logprobs": 0}
+
+THOUGHTS = ("reasoning_content", "reasoning")
+"""Fields of an answer that hold its thoughts as text."""
+KEPT = (*THOUGHTS, "reasoning_details")
+"""What is said again with an answer, as it came. DeepSeek refuses calls without their thoughts, and
+other models that think between calls go on from them."""
 
 _ROUNDING = 1e-4
 """Most above 0 that a log-prob may be."""
@@ -105,6 +111,18 @@ def text_of(content: Any) -> str:
         texts = [part.get("text") for part in parts if part.get("type") == "text"]
         return "".join(text for text in texts if isinstance(text, str))
     return content if isinstance(content, str) else ""
+
+
+def said_in(message: Mapping[str, Any]) -> str:
+    """Return what an answer says, with thoughts that stand apart in ``<think>`` tags before it."""
+    said = text_of(message.get("content")) or text_of(message.get("refusal"))
+    return said if THOUGHT_ENDS in said else with_thought(thought_in(message), said)
+
+
+def thought_in(message: Mapping[str, Any]) -> str:
+    """Return the thoughts of an answer that stand apart from what it says, empty for none."""
+    thoughts = (text_of(message.get(field)) for field in THOUGHTS)
+    return next(filter(None, thoughts), "")
 
 
 def retry_after_s(header: str) -> float | None:
