@@ -1,6 +1,7 @@
 """Models behind ``/chat/completions``, with tool calls and images, and behind ``/completions``.
 
-The first are chat models; the second take and return token ids: an engine over HTTP.
+The first are chat models, which may be behind ``/responses``, too; the second take and return token
+ids: an engine over HTTP.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class RemoteChat:
 
     def open(self, seed: int) -> Conversation:
         """Return a new conversation."""
-        return _ChatConversation(self, seed)
+        return ChatConversation(self, seed)
 
 
 class _Visit:
@@ -86,7 +87,7 @@ class _Visit:
         return self._endpoint.leave()
 
 
-class _ChatConversation(_Visit):
+class ChatConversation(_Visit):
     """Keeps the rows of one conversation: the server gets all of them at every call."""
 
     def __init__(self, model: RemoteChat, seed: int) -> None:
@@ -99,10 +100,19 @@ class _ChatConversation(_Visit):
     async def complete(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Completion:
+        """Append ``messages`` to the conversation and return the answer.
+
+        Args:
+            messages: Entries since the last answer.
+            tools: OpenAI-style function descriptions.
+
+        Raises:
+            As ``Endpoint.post``; ``ConfigError`` where token ids are asked for and there are none.
+        """
         config = self._config
         rows = [*self._rows, *self._as_rows(messages)]
         reply = await self._answered(rows, tools if config.tool_calls is not False else ())
-        row = _answer_row(first_choice(reply.body)["message"])
+        row = self._row_of(reply.body)
         self._rows = [*rows, row]
         self._thinks_in = next((one for one in THOUGHTS if one in row), self._thinks_in)
         answer = replace(_completion(row), usage=reply.usage)
@@ -149,17 +159,30 @@ class _ChatConversation(_Visit):
         spoken = [{key: row[key] for key in row if key not in KEPT} for row in rows]
         return await endpoint.post("/chat/completions", body | {"messages": spoken}, check=_check)
 
+    def _row_of(self, answer: Mapping[str, Any]) -> Row:
+        """Return the row of an answer of the server."""
+        message = first_choice(answer)["message"]
+        said = text_of(message.get("content")) or text_of(message.get("refusal"))
+        row: Row = {"role": "assistant", "content": said}
+        row |= {field: message[field] for field in KEPT if message.get(field)}
+        calls = [call for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+        if calls := [dict(call) for call in calls if isinstance(call.get("function"), Mapping)]:
+            row["tool_calls"] = calls
+        return row
+
+    def _sampling(self) -> Row:
+        """Return what a request says of sampling, as far as it is set."""
+        found = {"temperature": self._config.temperature, "top_p": self._config.top_p}
+        return {name: value for name, value in found.items() if value is not None}
+
     def _request(self, rows: list[Row], tools: Sequence[Mapping[str, Any]]) -> Row:
         config = self._config
         own = config.url == OWN_URL
         limit = config.max_tokens_field or ("max_completion_tokens" if own else "max_tokens")
         body: Row = {"model": config.model, "messages": rows, limit: config.max_new_tokens}
-        if config.temperature is not None:
-            body["temperature"] = config.temperature
+        body |= self._sampling()
         if config.temperature != 0:  # sampled anew at every call, and the same in the next run
             body["seed"] = self._call_seed()
-        if config.top_p is not None:
-            body["top_p"] = config.top_p
         if config.stop:
             body["stop"] = list(config.stop)
         if tools:
@@ -224,17 +247,6 @@ def _check(answer: Mapping[str, Any]) -> None:
         raise HalfAnswer("the answer holds no message")
     if choice.get("finish_reason") is None:
         raise HalfAnswer("the answer broke off")
-
-
-def _answer_row(message: Mapping[str, Any]) -> Row:
-    """Return the row of an answer of the server."""
-    said = text_of(message.get("content")) or text_of(message.get("refusal"))
-    row: Row = {"role": "assistant", "content": said}
-    row |= {field: message[field] for field in KEPT if message.get(field)}
-    calls = [call for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
-    if calls := [dict(call) for call in calls if isinstance(call.get("function"), Mapping)]:
-        row["tool_calls"] = calls
-    return row
 
 
 def _completion(row: Row) -> Completion:

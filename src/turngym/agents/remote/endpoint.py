@@ -303,9 +303,11 @@ class Endpoint:
             raise ConfigError(
                 f"{self._who()}: the key is refused ({status}); set {self.config.api_key_env}"
             ) from error
+        text = self._shown(error)
+        if "/responses" in text and getattr(self.config, "api", "") == "chat":
+            raise ConfigError(f"{self._who()}: say api=responses ({text})") from error
         if status == 404:
             raise await self._not_found(error) from error
-        text = self._shown(error)
         if _TOO_LONG.search(str(getattr(error, "body", None) or error)):
             raise ContextOverflow(text) from error
         if "image" in text.lower() and status in (400, 415, 422):

@@ -92,7 +92,8 @@ def usage_of(answer: Mapping[str, Any]) -> tuple[float, float]:
     """Return tokens read and sampled as the server counts them, 0 where it does not say."""
     found = answer.get("usage")
     rows = found if isinstance(found, Mapping) else {}
-    read, sampled = (rows.get(name) for name in ("prompt_tokens", "completion_tokens"))
+    read = rows.get("prompt_tokens", rows.get("input_tokens"))
+    sampled = rows.get("completion_tokens", rows.get("output_tokens"))
     return _count(read), _count(sampled)
 
 
