@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -105,7 +104,7 @@ async def test_calls_and_thoughts_go_back_as_they_came() -> None:
     ]
 
 
-async def test_a_history_that_is_written_anew_keeps_calls_and_drops_thoughts() -> None:
+async def test_a_history_that_is_written_anew_has_answers_as_they_came() -> None:
     async with fake_server(
         output(THOUGHT, said("I look."), call(0)), output(said("done"))
     ) as there:
@@ -117,10 +116,8 @@ async def test_a_history_that_is_written_anew_keeps_calls_and_drops_thoughts() -
         again = [entry("user", "hi"), before, entry("tool", "found", image=pixels)]
         await conversation.complete(again, tools=TOOLS)
         await close(conversation)
-    _, spoken, called, found, shown = there.bodies[1]["input"]
-    assert spoken == {"role": "assistant", "content": "I look."}
-    assert json.loads(called.pop("arguments")) == {"query": "maze"}
-    assert called == {"type": "function_call", "call_id": "call0", "name": "search"}
+    _, *answered, found, shown = there.bodies[1]["input"]
+    assert answered == [THOUGHT, said("I look."), call(0)]
     assert found == {"type": "function_call_output", "call_id": "call0", "output": "found"}
     (picture,) = shown["content"]
     assert picture["type"] == "input_image"

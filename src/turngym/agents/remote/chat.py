@@ -22,7 +22,6 @@ from turngym.agents.remote.wire import (
     ASK_CHAT_TOKENS,
     ASK_COMPLETION_TOKENS,
     KEPT,
-    THOUGHTS,
     TokenTrace,
     first_choice,
     generation_of,
@@ -34,7 +33,7 @@ from turngym.agents.tool_calls import NOT_CARRIED_OUT, action_text, said_beside
 from turngym.errors import ConfigError, PolicyFault
 from turngym.pictures import data_url
 from turngym.seeding import derive_seed
-from turngym.types import Message, ToolCall, Turn, thought_apart
+from turngym.types import Message, ToolCall, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +93,7 @@ class ChatConversation(_Visit):
         super().__init__(model.endpoint, seed)
         self._model, self._config = model, model.config
         self._rows: list[Row] = []
-        self._thinks_in: str | None = None  # the field of its thoughts
+        self._answers: dict[tuple[str, tuple[str, ...]], Row] = {}  # as they came, with thoughts
         self._trace = TokenTrace()
 
     async def complete(
@@ -114,8 +113,9 @@ class ChatConversation(_Visit):
         reply = await self._answered(rows, tools if config.tool_calls is not False else ())
         row = self._row_of(reply.body)
         self._rows = [*rows, row]
-        self._thinks_in = next((one for one in THOUGHTS if one in row), self._thinks_in)
         answer = replace(_completion(row), usage=reply.usage)
+        if len(answer.call_ids) == len(answer.message.tool_calls):  # none is broken
+            self._answers[answer.message.content, answer.call_ids] = row
         if not config.token_ids:
             return answer
         prompt, generation = prompt_ids_of(reply.body), generation_of(reply.body)
@@ -195,8 +195,7 @@ class ChatConversation(_Visit):
     def _as_rows(self, messages: Sequence[ChatMessage]) -> list[Row]:
         """Return ``messages`` as rows, with an answer to every tool call before them."""
         rows: list[Row] = []
-        calls = self._rows[-1].get("tool_calls", []) if self._rows else []
-        waiting = [str(call.get("id", "")) for call in calls]
+        waiting = _call_ids(self._rows[-1]) if self._rows else []
         pictures: list[Row] = []
 
         def settled() -> list[Row]:
@@ -216,8 +215,9 @@ class ChatConversation(_Visit):
                 continue
             rows += settled()
             if role == "assistant":
-                rows.append(_row_of_answer(entry, self._thinks_in))
-                waiting += [call["id"] for call in rows[-1].get("tool_calls", ())]
+                came = self._answers.get((entry.message.content, entry.call_ids))
+                rows.append(_row_of_answer(entry) if came is None else came)
+                waiting += _call_ids(rows[-1])
             else:
                 rows.append(self._plain_row(entry))
         return [*rows, *settled()]
@@ -228,6 +228,10 @@ class ChatConversation(_Visit):
             return {"role": role, "content": entry.message.content}
         text = {"type": "text", "text": entry.message.content}
         return {"role": role, "content": [text, _picture(entry)]}
+
+
+def _call_ids(row: Row) -> list[str]:
+    return [str(call.get("id", "")) for call in row.get("tool_calls", ())]
 
 
 def _result(call_id: str, content: str) -> Row:
@@ -261,7 +265,7 @@ def _completion(row: Row) -> Completion:
     )
     return Completion(
         message=Message(role="assistant", content=content, tool_calls=kept),
-        call_ids=tuple(str(call.get("id", "")) for call in calls),
+        call_ids=tuple(_call_ids(row)),
     )
 
 
@@ -276,16 +280,11 @@ def _call(function: Mapping[str, Any]) -> tuple[str, Any]:
         return str(function.get("name")), raw
 
 
-def _row_of_answer(entry: ChatMessage, thinks_in: str | None) -> Row:
-    """Return an answer said before; one with a call whose arguments are no object stays text.
-
-    Args:
-        entry: The answer.
-        thinks_in: The field that the server has for thoughts, if it has one.
-    """
+def _row_of_answer(entry: ChatMessage) -> Row:
+    """Return an answer said before; one with a call whose arguments are no object stays text."""
     message = entry.message
     if not entry.call_ids or len(entry.call_ids) != len(message.tool_calls):
-        return _spoken_row(message.content, thinks_in)
+        return {"role": "assistant", "content": message.content}
     calls = [
         {
             "id": name,
@@ -294,14 +293,7 @@ def _row_of_answer(entry: ChatMessage, thinks_in: str | None) -> Row:
         }
         for name, call in zip(entry.call_ids, message.tool_calls, strict=True)
     ]
-    return {**_spoken_row(said_beside(message), thinks_in), "tool_calls": calls}
-
-
-def _spoken_row(said: str, thinks_in: str | None) -> Row:
-    thought, spoken = thought_apart(said)
-    if thinks_in is None or not thought:
-        return {"role": "assistant", "content": said}
-    return {"role": "assistant", "content": spoken, thinks_in: thought}
+    return {"role": "assistant", "content": said_beside(message), "tool_calls": calls}
 
 
 class CompletionsEngine:
