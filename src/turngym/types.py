@@ -255,8 +255,8 @@ class Turn:
     segment_reason: str | None = None
     """Why the history was rewritten, in words; only with ``starts_segment``."""
     usage: Mapping[str, float] = field(default_factory=dict)
-    """What the policy spent on this turn, where it counts: ``prompt_tokens``,
-    ``completion_tokens``, ``requests``, ``retries``, ``seconds``, ``cost_usd``."""
+    """What the policy spent on this turn, where it counts: ``prompt_tokens``, ``cached_tokens`` of
+    them, ``completion_tokens``, ``requests``, ``retries``, ``seconds``, ``cost_usd``."""
 
     def __post_init__(self) -> None:
         if self.segment_reason is not None and not self.starts_segment:

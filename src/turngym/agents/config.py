@@ -40,6 +40,8 @@ class EndpointConfig(StrictModel):
     """Requests under way at once."""
     input_usd_per_mtok: float = Field(default=0.0, ge=0)
     """Price of a million prompt tokens."""
+    cached_usd_per_mtok: float | None = Field(default=None, ge=0)
+    """Price of a million of those that the server had in its cache; None for that of the others."""
     output_usd_per_mtok: float = Field(default=0.0, ge=0)
     """Price of a million sampled tokens."""
     extra: dict[str, Any] = Field(default_factory=dict)

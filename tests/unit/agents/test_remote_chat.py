@@ -549,3 +549,31 @@ async def test_thoughts_that_a_server_leaves_in_its_content_stay_there() -> None
     text = "<think>Hm.</think>north"
     completion, _ = await ask([thinking(text, reasoning="Hm.")])
     assert completion.message.content == text
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 1000, "prompt_tokens_details": {"cached_tokens": 800}},
+        {"input_tokens": 1000, "input_tokens_details": {"cached_tokens": 800}},
+        {"prompt_tokens": 1000, "prompt_cache_hit_tokens": 800},
+    ],
+    ids=["OpenAI", "Responses", "DeepSeek"],
+)
+async def test_what_was_in_the_cache_has_its_own_price(usage: Any) -> None:
+    body = answer_body("go") | {"usage": {**usage, "completion_tokens": 10}}
+    prices = {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 10.0}
+    completion, _ = await ask([send_json(body)], cached_usd_per_mtok=0.1, **prices)
+    assert completion.usage["cached_tokens"] == 800.0
+    assert completion.usage["cost_usd"] == pytest.approx((200 + 80 + 100) / 1e6)
+    completion, _ = await ask([send_json(body)], **prices)
+    assert completion.usage["cost_usd"] == pytest.approx((1000 + 100) / 1e6)
+
+
+@pytest.mark.parametrize("details", [None, 7, {"cached_tokens": None}, {"cached_tokens": -1}])
+async def test_a_cache_that_is_not_told_of_is_none(details: Any) -> None:
+    body = answer_body("go")
+    body["usage"]["prompt_tokens_details"] = details
+    completion, _ = await ask([send_json(body)], cached_usd_per_mtok=0.1, input_usd_per_mtok=1.0)
+    assert "cached_tokens" not in completion.usage
+    assert completion.usage["cost_usd"] == pytest.approx(100 / 1e6)

@@ -90,11 +90,17 @@ def generation_of(answer: Mapping[str, Any]) -> Generation | None:
 
 def usage_of(answer: Mapping[str, Any]) -> tuple[float, float]:
     """Return tokens read and sampled as the server counts them, 0 where it does not say."""
-    found = answer.get("usage")
-    rows = found if isinstance(found, Mapping) else {}
+    rows = _mapping(answer.get("usage"))
     read = rows.get("prompt_tokens", rows.get("input_tokens"))
     sampled = rows.get("completion_tokens", rows.get("output_tokens"))
     return _count(read), _count(sampled)
+
+
+def cached_of(answer: Mapping[str, Any]) -> float:
+    """Return how many of the tokens read the server had in its cache, 0 where it does not say."""
+    rows = _mapping(answer.get("usage"))
+    details = _mapping(rows.get("prompt_tokens_details") or rows.get("input_tokens_details"))
+    return _count(details.get("cached_tokens") or rows.get("prompt_cache_hit_tokens"))
 
 
 def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -133,6 +139,10 @@ def retry_after_s(header: str) -> float | None:
     with suppress(ValueError, TypeError):  # no date, or one without a zone
         return max(0.0, (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds())
     return None
+
+
+def _mapping(found: Any) -> Mapping[str, Any]:
+    return found if isinstance(found, Mapping) else {}
 
 
 def _count(found: Any) -> float:
