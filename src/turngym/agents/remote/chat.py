@@ -106,7 +106,9 @@ class ChatConversation(_Visit):
             tools: OpenAI-style function descriptions.
 
         Raises:
-            As ``Endpoint.post``; ``ConfigError`` where token ids are asked for and there are none.
+            ContextOverflow: The conversation is too long for the server.
+            PolicyFault: The server gives no whole answer, or refuses the request.
+            ConfigError: It never will, or gives no token ids where they are asked for.
         """
         config = self._config
         rows = [*self._rows, *self._as_rows(messages)]
