@@ -23,8 +23,10 @@ from helpers.fake_server import (
 )
 from helpers.models import policy
 from helpers.outside import CONTROL, Bench, bench, gateway, segments_match
-from turngym.agents.config import EndpointConfig
+from turngym.agents.chat.prompting import ChatMessage
+from turngym.agents.config import ChatConfig, EndpointConfig
 from turngym.agents.remote.endpoint import Endpoint
+from turngym.agents.remote.responses import RemoteResponses
 from turngym.environments.core.env import Outcome
 from turngym.records import read_trajectories
 from turngym.rollouts.gateway.app import Gateway
@@ -153,6 +155,25 @@ async def test_responses_agent_is_recorded_too() -> None:
 
 def served_text(found: Bench, place: int) -> str:
     return found.served[place].message.content
+
+
+async def test_our_own_agent_speaks_responses_and_each_answer_goes_on_from_the_last() -> None:
+    async with bench(**local()) as found:
+        config = ChatConfig(
+            model="m", base_url=f"{found.url}/v1", api="responses", max_new_tokens=6
+        )
+        conversation = RemoteResponses(config).open(7)
+        said = []
+        for text in ("north", "south"):
+            message = Message(role="user", content=text)
+            said.append(await conversation.complete([ChatMessage(message=message)]))
+        await conversation.close()  # type: ignore[misc]
+        episodes, served = found.episodes, found.served
+    (trajectory,) = episodes.finished
+    segments_match(trajectory, served)
+    assert [t.action.content for t in trajectory.turns] == [one.message.content for one in said]
+    assert [turn.starts_segment for turn in trajectory.turns] == [False, False]
+    assert said[0].usage["prompt_tokens"] > 0
 
 
 async def test_tool_calls_go_through_both_interfaces() -> None:
