@@ -124,6 +124,17 @@ async def test_a_history_that_is_written_anew_has_answers_as_they_came() -> None
     assert picture["image_url"].startswith("data:image/png;base64,")
 
 
+async def test_a_thought_that_was_cut_does_not_go_back() -> None:
+    cut = output(THOUGHT, status="incomplete", incomplete_details={"reason": "max_output_tokens"})
+    async with fake_server(cut, output(said("done"))) as there:
+        conversation = model(there).open(7)
+        one = await conversation.complete([entry("user", "hi")])
+        await conversation.complete([entry("user", "again")])
+        await close(conversation)
+    assert one.message.content == "<think>\nWhere?\n</think>\n\n"
+    assert [item["content"] for item in there.bodies[1]["input"]] == ["hi", "again"]
+
+
 async def test_a_resumed_conversation_goes_on_in_words() -> None:
     turn = Turn(
         observation=(), action=Message(role="assistant", content="<think>\nHm.\n</think>\n\ngo")

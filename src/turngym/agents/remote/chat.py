@@ -156,8 +156,9 @@ class ChatConversation(_Visit):
                 text, has_some = str(fault), any(field in row for row in rows for field in KEPT)
                 if not has_some or not _NAMES_THOUGHTS.search(text) or _WANTS_THOUGHTS.search(text):
                     raise
+                if self._model.takes_thoughts:  # no other conversation has found out meanwhile
+                    logger.warning("thoughts of earlier answers are left out from now on: %s", text)
                 self._model.takes_thoughts = False
-                logger.warning("thoughts of earlier answers are left out from now on: %s", text)
         spoken = [{key: row[key] for key in row if key not in KEPT} for row in rows]
         return await endpoint.post("/chat/completions", body | {"messages": spoken}, check=_check)
 

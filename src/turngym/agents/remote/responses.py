@@ -104,7 +104,8 @@ def _texts(items: Sequence[Row]) -> Iterator[str]:
 def _items(row: Row) -> Iterator[Row]:
     """Yield the items of an entry of ``messages``: an answer as it came, where it came this way."""
     if "output" in row:
-        yield from row["output"]
+        others = [n for n, item in enumerate(row["output"]) if item.get("type") != "reasoning"]
+        yield from row["output"][: max(others, default=-1) + 1]  # a thought alone is refused
     elif row["role"] == "tool":
         yield {
             "type": "function_call_output",
