@@ -577,3 +577,21 @@ async def test_a_cache_that_is_not_told_of_is_none(details: Any) -> None:
     completion, _ = await ask([send_json(body)], cached_usd_per_mtok=0.1, input_usd_per_mtok=1.0)
     assert "cached_tokens" not in completion.usage
     assert completion.usage["cost_usd"] == pytest.approx(100 / 1e6)
+
+
+@pytest.mark.parametrize("finish", ["length", "stop"])
+async def test_an_answer_that_was_all_thought_is_logged_once(
+    finish: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = answer_body(None, finish=finish)
+    body["choices"][0]["message"]["reasoning_content"] = "Hm, let me"
+    async with fake_server(send_json(body)) as there:
+        model = RemoteChat(ChatConfig(model="tiny", base_url=there.url, max_new_tokens=3))
+        for seed in range(2):
+            conversation = model.open(seed)
+            await conversation.complete([user("?")])
+            await conversation.close()  # type: ignore[misc]
+    logged = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    assert [one.partition(" before")[0] for one in logged] == [
+        "model 'tiny': an answer was cut at max_new_tokens=3"
+    ][: finish == "length"]

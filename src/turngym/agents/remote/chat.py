@@ -52,6 +52,7 @@ class RemoteChat:
         self.endpoint = Endpoint(config)
         self.takes_thoughts = True
         """Whether the server reads thoughts of earlier answers; false once it has refused them."""
+        self._has_warned = False
 
     @property
     def takes_tools(self) -> bool:
@@ -61,6 +62,17 @@ class RemoteChat:
     def open(self, seed: int) -> Conversation:
         """Return a new conversation."""
         return ChatConversation(self, seed)
+
+    def warn_of_cut(self) -> None:
+        """Log, once, that an answer ended at the limit before it said anything."""
+        if not self._has_warned:
+            logger.warning(
+                "model %r: an answer was cut at max_new_tokens=%d before it said anything, as may "
+                "happen to models that think: a higher max_new_tokens leaves them room",
+                self.config.model,
+                self.config.max_new_tokens,
+            )
+        self._has_warned = True
 
 
 class _Visit:
@@ -115,6 +127,8 @@ class ChatConversation(_Visit):
         reply = await self._answered(rows, tools if config.tool_calls is not False else ())
         row = self._row_of(reply.body)
         self._rows = [*rows, row]
+        if not (row["content"] or row.get("tool_calls")) and _is_cut(reply.body):
+            self._model.warn_of_cut()
         answer = replace(_completion(row), usage=reply.usage)
         if len(answer.call_ids) == len(answer.message.tool_calls):  # none is broken
             self._answers[answer.message.content, answer.call_ids] = row
@@ -231,6 +245,11 @@ class ChatConversation(_Visit):
             return {"role": role, "content": entry.message.content}
         text = {"type": "text", "text": entry.message.content}
         return {"role": role, "content": [text, _picture(entry)]}
+
+
+def _is_cut(answer: Mapping[str, Any]) -> bool:
+    cut = first_choice(answer).get("finish_reason") == "length"
+    return cut or answer.get("status") == "incomplete"
 
 
 def _call_ids(row: Row) -> list[str]:
