@@ -75,6 +75,7 @@ def taken(*indices: int, is_over: bool = False, **stats: Any) -> Taken:
         faults=Counter(error_env=len(indices)),
         next_index=max(indices, default=0) + 2,
         closed=indices,
+        blamed=dict.fromkeys(map(str, indices), 1),
         counts={"sched/running": 3.0},
         stats=measured,
         selection={},
