@@ -233,6 +233,7 @@ class RolloutScheduler:
             self._is_taking = False
         if batch is None:
             return None
+        self._buffer.drop_expired(self.version + 1)  # what came too late for its only step
         if self._ledger is not None:
             self._ledger.reserve(batch.step, [*batch.groups, *batch.extra])
             await self._ledger.flush()
