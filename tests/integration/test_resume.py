@@ -242,6 +242,24 @@ def test_a_run_whose_environment_breaks_ends_the_same(
     assert_same_outcome(tmp_path / "broken", tmp_path / "straight")
 
 
+@pytest.mark.parametrize("replay", ["imitation", "successes"])
+def test_an_overlapped_run_that_replays_the_past_ends_the_same(tmp_path: Path, replay: str) -> None:
+    """What updates that are lost replayed is no episode of theirs: it is chosen again."""
+    parts = {
+        "env": {"num_train_tasks": 10},
+        "rollout": {"mode": "overlap", "staleness": 0},
+        "selection": {"replay": {"type": replay}},
+        "run": {"checkpoint_every": 100},
+    }
+    config = load_config(TrainConfig, [SETTINGS, parts])
+    train(config, tmp_path / "straight")
+    with pytest.raises(ConnectionAbortedError):
+        train(config, tmp_path / "broken", progress=BreaksOff("reinforcement", 3))
+    train(config, tmp_path / "broken")
+    found, wanted = outcome(tmp_path / "broken"), outcome(tmp_path / "straight")
+    assert found["weights"] == wanted["weights"]
+
+
 def test_a_run_of_an_agent_with_reflection_that_broke_off_ends_the_same(tmp_path: Path) -> None:
     parts = {
         "agent": {"reflection": 1},

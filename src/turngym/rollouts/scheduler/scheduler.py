@@ -464,10 +464,10 @@ class RolloutScheduler:
         if self.version not in recovery.batches:
             return None
         groups = recovery.batches.pop(self.version)
-        main = tuple(group for group in groups if group.kind == "group")
-        extra = tuple(group for group in groups if group.kind != "group")
-        self._buffer.taken = [(group.index, group.target) for group in main]
-        return Batch(step=self.version, groups=main, extra=extra, replayed=True)
+        main = [group for group in groups if group.kind == "group"]
+        for group in main:
+            self._selection.observe(group)
+        return self._buffer.batch(self.version, main, [g for g in groups if g.kind != "group"])
 
     def _on_trouble(self, trouble: str | None) -> None:
         was_blocked, self._blocked = self._blocked, trouble is not None

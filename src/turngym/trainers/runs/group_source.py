@@ -57,7 +57,7 @@ class RecordingSelection:
         counted: Collection[int] = (),
     ) -> None:
         self.group_size = group_size
-        self.counted = frozenset(counted)
+        self._counted = frozenset(counted)
         self._selection = selection
         self._most = most
         self._begun = 0
@@ -80,7 +80,7 @@ class RecordingSelection:
 
     def observe(self, group: ReadyGroup) -> None:
         """Record a closed group."""
-        if group.index not in self.counted:
+        if group.index not in self._counted:
             self._closed.append(group)
 
     def admit(self, group: ReadyGroup) -> FilterDecision:
@@ -155,8 +155,6 @@ class GroupSource:
         is_over = found is None and not self._selection.is_spent
         groups, extra = ((), ()) if found is None else (found.groups, found.extra)
         played = self._selection.taken()
-        if found is not None and found.replayed:  # by the run, which lost what it counted since
-            played = (*played, *(g for g in groups if g.index not in self._selection.counted))
         faults = Counter(self.scheduler.stats.faults) - self._faults
         self._faults += faults
         return Taken(
