@@ -252,3 +252,9 @@ def test_everything_that_the_scheduler_can_is_set_in_rollout() -> None:
     assert schedule["admission"] == admission
     kinds = (InOrder, ReadyFirst, Windowed, Capacity)
     assert {name for kind in kinds for name in kind.model_fields} == admission.keys()
+
+
+@pytest.mark.parametrize("algo", ["scale_rl", "pacs", "tba"])
+def test_imitated_attempts_are_refused_where_attempts_are_judged_by_their_group(algo: str) -> None:
+    with pytest.raises(ConfigError, match="attempts without a group"):
+        config(f"algo={algo}", 'selection.replay={"type": "imitation"}')
