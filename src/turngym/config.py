@@ -29,9 +29,7 @@ _OVERRIDE = re.compile(r"^(?P<key>[A-Za-z_][\w.-]*)=(?P<value>.*)$", re.DOTALL)
 class StrictModel(BaseModel):
     """Base of every config: immutable, no guessing of types, and an unknown key is an error."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     preset_folder: ClassVar[Traversable | None] = None
     """Folder of TOML files; the bare name of one may stand for the whole block (``algo=grpo``), and

@@ -63,10 +63,15 @@ def from_json(line: str | bytes) -> Trajectory:
     Raises:
         RecordError: The line is not a valid trajectory.
     """
+    from pydantic import ValidationError  # slow to load, and few need it
+
     try:
         trajectory: Trajectory = _adapter().validate_json(line)
-    except ValueError as error:
-        raise RecordError(f"not a trajectory: {str(error).splitlines()[0]}") from error
+    except ValidationError as error:
+        first, *others = error.errors(include_url=False, include_input=False)
+        found = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        more = f", and {len(others)} more" if others else ""
+        raise RecordError(f"not a trajectory: {found}{more}") from error
     return trajectory
 
 

@@ -126,6 +126,20 @@ def after_thoughts(text: str) -> str:
     return text
 
 
+def with_thought(thought: str, said: str) -> str:
+    """Return ``said`` with ``thought`` in tags before it, where there is one."""
+    thought = THOUGHT_TAG.sub("", thought).strip()
+    return f"{THOUGHT}\n{thought}\n{THOUGHT_ENDS}\n\n{said}" if thought else said
+
+
+def thought_apart(text: str) -> tuple[str, str]:
+    """Return the thought of a text, without tags and empty for none, and what is said after it."""
+    said = after_thoughts(text)
+    if said == text:
+        return "", text
+    return THOUGHT_TAG.sub("", text.removesuffix(said)).strip(), said.lstrip("\n")
+
+
 def _objects(text: str) -> Iterator[tuple[dict[str, Any], int, int]]:
     broken = 0  # characters that were read for nothing: deep objects are all read
     start = _OBJECT.search(text)
@@ -241,8 +255,8 @@ class Turn:
     segment_reason: str | None = None
     """Why the history was rewritten, in words; only with ``starts_segment``."""
     usage: Mapping[str, float] = field(default_factory=dict)
-    """What the policy spent on this turn, where it counts: ``prompt_tokens``,
-    ``completion_tokens``, ``requests``, ``retries``, ``seconds``, ``cost_usd``."""
+    """What the policy spent on this turn, where it counts: ``prompt_tokens``, ``cached_tokens`` of
+    them, ``completion_tokens``, ``requests``, ``retries``, ``seconds``, ``cost_usd``."""
 
     def __post_init__(self) -> None:
         if self.segment_reason is not None and not self.starts_segment:

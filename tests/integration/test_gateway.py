@@ -12,11 +12,21 @@ import pytest
 
 import turngym
 from helpers.envs import AsyncLadderEnv
-from helpers.fake_server import answer, chunk, fake_server, refuse, stream
+from helpers.fake_server import (
+    answer,
+    answer_body,
+    chunk,
+    fake_server,
+    refuse,
+    send_json,
+    stream,
+)
 from helpers.models import policy
 from helpers.outside import CONTROL, Bench, bench, gateway, segments_match
-from turngym.agents.config import EndpointConfig
+from turngym.agents.chat.prompting import ChatMessage
+from turngym.agents.config import ChatConfig, EndpointConfig
 from turngym.agents.remote.endpoint import Endpoint
+from turngym.agents.remote.responses import RemoteResponses
 from turngym.environments.core.env import Outcome
 from turngym.records import read_trajectories
 from turngym.rollouts.gateway.app import Gateway
@@ -147,6 +157,25 @@ def served_text(found: Bench, place: int) -> str:
     return found.served[place].message.content
 
 
+async def test_our_own_agent_speaks_responses_and_each_answer_goes_on_from_the_last() -> None:
+    async with bench(**local()) as found:
+        config = ChatConfig(
+            model="m", base_url=f"{found.url}/v1", api="responses", max_new_tokens=6
+        )
+        conversation = RemoteResponses(config).open(7)
+        said = []
+        for text in ("north", "south"):
+            message = Message(role="user", content=text)
+            said.append(await conversation.complete([ChatMessage(message=message)]))
+        await conversation.close()  # type: ignore[misc]
+        episodes, served = found.episodes, found.served
+    (trajectory,) = episodes.finished
+    segments_match(trajectory, served)
+    assert [t.action.content for t in trajectory.turns] == [one.message.content for one in said]
+    assert [turn.starts_segment for turn in trajectory.turns] == [False, False]
+    assert said[0].usage["prompt_tokens"] > 0
+
+
 async def test_tool_calls_go_through_both_interfaces() -> None:
     call = answer("", calls=[("search", '{"query": "x"}')], finish="tool_calls")
     tool = {"type": "function", "name": "search", "parameters": {"type": "object"}}
@@ -203,6 +232,32 @@ async def test_half_a_stream_is_told_to_the_agent_and_is_no_turn() -> None:
     (trajectory,) = episodes.finished
     assert [turn.action.content for turn in trajectory.turns] == ["go north"]
     assert "a stream failed" in trajectory.metadata["faults"][0]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_thoughts_that_a_server_says_apart_are_recorded(streamed: bool) -> None:
+    first = answer_body("go north")
+    first["choices"][0]["message"]["reasoning_content"] = f"A wall? {AGENT_KEY}"
+    pieces = [chunk(""), chunk("go"), chunk(" north", finish="stop")]
+    pieces[0]["choices"][0]["delta"] = {"reasoning_content": f"A wall? {AGENT_KEY}"}
+    replies = [stream(*pieces) if streamed else send_json(first), answer("go up")]
+    async with fake_server(*replies) as upstream, gateway(upstream.url) as found:
+        async with client(f"{found.url}/v1") as agent:
+            said, ask = [row("user", "hi")], agent.chat.completions.create
+            if streamed:
+                async for _ in await ask(model="m", messages=said, stream=True):
+                    pass
+            else:
+                made = await ask(model="m", messages=said)
+                assert AGENT_KEY in made.choices[0].message.reasoning_content
+            said += [row("assistant", "go north"), row("user", "and?")]
+            await ask(model="m", messages=said)
+        episodes = found.episodes
+    (trajectory,) = episodes.finished
+    one, two = trajectory.turns
+    assert one.action.content == "<think>\nA wall? [secret]\n</think>\n\ngo north"
+    assert (two.action.content, two.starts_segment) == ("go up", False)
+    assert [message.content for message in two.observation] == ["and?"]
 
 
 async def test_files_hold_no_key_even_when_an_agent_says_it(tmp_path: Path) -> None:

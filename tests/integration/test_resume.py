@@ -19,12 +19,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from helpers.signals import SIGNALS, register_for_a_while
+from helpers.signals import MEANING, SIGNALS, SignalsEnv, register_for_a_while
 from helpers.train_process import stop_at
 from turngym.agents.chat.prompting import LESSONS
 from turngym.api.verbs import rollout
 from turngym.cli.main import main
 from turngym.config import load_config, to_toml
+from turngym.environments.core.actions import Action
+from turngym.environments.core.env import Outcome
 from turngym.errors import CheckpointError, ConfigError, Interrupted, RecordError, TrainingError
 from turngym.pictures import name_of
 from turngym.records import read_trajectories
@@ -217,6 +219,45 @@ def test_a_run_with_parts_of_ones_own_that_broke_off_ends_the_same(tmp_path: Pat
         train(config, tmp_path / "broken", progress=BreaksOff("reinforcement", 3))
     train(config, tmp_path / "broken")
     assert_same_outcome(tmp_path / "broken", tmp_path / "straight")
+
+
+def test_a_run_whose_environment_breaks_ends_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SignalsEnv.turn
+
+    def turn(env: SignalsEnv, action: Action) -> Outcome:
+        if action.name != MEANING[env.state.colours[env.state.shown]] and env.state.serial % 2:
+            raise RuntimeError("a fault of some tasks")
+        return real(env, action)
+
+    monkeypatch.setattr(SignalsEnv, "turn", turn)
+    faults = {"retry": {"quarantine_after": 3}, "failures": {"fraction": 1.0}}
+    parts = {"env": {"num_train_tasks": 10}, "rollout": faults}  # four that come again
+    config = load_config(TrainConfig, [SETTINGS, parts])
+    train(config, tmp_path / "straight")
+    with pytest.raises(ConnectionAbortedError):
+        train(config, tmp_path / "broken", progress=BreaksOff("reinforcement", 3))
+    train(config, tmp_path / "broken")
+    assert_same_outcome(tmp_path / "broken", tmp_path / "straight")
+
+
+@pytest.mark.parametrize("replay", ["imitation", "successes"])
+def test_an_overlapped_run_that_replays_the_past_ends_the_same(tmp_path: Path, replay: str) -> None:
+    """What updates that are lost replayed is no episode of theirs: it is chosen again."""
+    parts = {
+        "env": {"num_train_tasks": 10},
+        "rollout": {"mode": "overlap", "staleness": 0},
+        "selection": {"replay": {"type": replay}},
+        "run": {"checkpoint_every": 100},
+    }
+    config = load_config(TrainConfig, [SETTINGS, parts])
+    train(config, tmp_path / "straight")
+    with pytest.raises(ConnectionAbortedError):
+        train(config, tmp_path / "broken", progress=BreaksOff("reinforcement", 3))
+    train(config, tmp_path / "broken")
+    found, wanted = outcome(tmp_path / "broken"), outcome(tmp_path / "straight")
+    assert found["weights"] == wanted["weights"]
 
 
 def test_a_run_of_an_agent_with_reflection_that_broke_off_ends_the_same(tmp_path: Path) -> None:

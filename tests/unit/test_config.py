@@ -397,14 +397,6 @@ def test_an_old_name_of_a_setting_says_the_new_one(
     assert str(error.value) == message
 
 
-def test_field_docstrings_become_descriptions() -> None:
-    class Documented(StrictModel):
-        steps: int = 3
-        """How long."""
-
-    assert Documented.model_fields["steps"].description == "How long."
-
-
 def test_toml_that_is_written_reads_back_the_same(tmp_path: Path) -> None:
     config = load_config(
         Run,

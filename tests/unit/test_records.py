@@ -146,7 +146,10 @@ def test_a_missing_file_is_named(tmp_path):
         (b'{"format": "turngym.trajectories", "version": 99}\n', r"99 is newer than 1; upgrade"),
         (b'{"format": "turngym.trajectories", "version": 1}\n{"env', r":2: not a trajectory"),
         (b'{"format": "turngym.trajectories", "version": 1}\n\xff\n', r":2: not a trajectory"),
-        (b'{"format": "turngym.trajectories", "version": 1}\n{}\n', r":2: not a trajectory"),
+        (
+            b'{"format": "turngym.trajectories", "version": 1}\n{}\n',
+            r":2: not a trajectory: env_id: Field required, and \d more",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_is_explained_with_name_and_line(file, content, message):

@@ -29,6 +29,7 @@ from turngym.agents.engine.config import EngineConfig
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import RemoteChat
+from turngym.agents.remote.responses import RemoteResponses
 from turngym.errors import ConfigError
 from turngym.plugins import import_attribute
 
@@ -57,7 +58,8 @@ def build_agent(config: AgentConfig) -> Policy:
         return with_parts(local_model(config), config)
     if isinstance(config, CompletionsAgentConfig):
         return with_parts(_completions(config), config)
-    return with_parts(RemoteChat(config), config)
+    model = RemoteResponses if config.api == "responses" else RemoteChat
+    return with_parts(model(config), config)
 
 
 def with_parts(model: ModelT, parts: PartsConfig) -> ChatAgent[ModelT]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from turngym.agents.engine.config import ChatTemplateConfig
 from turngym.config import StrictModel
@@ -40,6 +40,8 @@ class EndpointConfig(StrictModel):
     """Requests under way at once."""
     input_usd_per_mtok: float = Field(default=0.0, ge=0)
     """Price of a million prompt tokens."""
+    cached_usd_per_mtok: float | None = Field(default=None, ge=0)
+    """Price of a million of those that the server had in its cache; None for that of the others."""
     output_usd_per_mtok: float = Field(default=0.0, ge=0)
     """Price of a million sampled tokens."""
     extra: dict[str, Any] = Field(default_factory=dict)
@@ -101,9 +103,12 @@ class SamplingConfig(EndpointConfig):
 
 
 class ChatConfig(SamplingConfig):
-    """A model behind ``/chat/completions``."""
+    """A model behind ``/chat/completions``, or behind ``/responses``."""
 
     type: Literal["openai"] = "openai"
+    api: Literal["chat", "responses"] = "chat"
+    """What the server is asked by. OpenAI's newest models take tools by ``responses`` alone, which
+    has no seeds."""
     tool_calls: bool | None = None
     """False for tools and calls in words; else the server is given an environment's tools."""
     images: bool = True
@@ -113,6 +118,13 @@ class ChatConfig(SamplingConfig):
     trained on."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     """What the server calls the limit; None for what OpenAI, or other servers, call it."""
+
+    @model_validator(mode="after")
+    def _fits_api(self) -> Self:
+        for name in ("stop", "token_ids", "max_tokens_field"):
+            if self.api == "responses" and getattr(self, name):
+                raise ValueError(f"api='responses' has no {name}; leave it out, or say api='chat'")
+        return self
 
 
 class CompletionsConfig(SamplingConfig, ChatTemplateConfig):

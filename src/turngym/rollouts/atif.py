@@ -16,7 +16,17 @@ from typing import Any, get_args
 from turngym.errors import RecordError
 from turngym.provenance import VERSION
 from turngym.rollouts.stop_words import STOP_WORDS
-from turngym.types import Message, Role, StopReason, TokenSpan, ToolCall, Trajectory, Turn
+from turngym.types import (
+    Message,
+    Role,
+    StopReason,
+    TokenSpan,
+    ToolCall,
+    Trajectory,
+    Turn,
+    thought_apart,
+    with_thought,
+)
 
 Json = dict[str, Any]
 FOREIGN = "atif/"
@@ -78,6 +88,9 @@ def _agent_step(turn: Turn, read: tuple[int, ...], number: int) -> tuple[Json, t
     if turn.reward_parts:
         facts["reward_parts"] = dict(turn.reward_parts)
     step: Json = {"source": "agent", "message": turn.action.content, "extra": {"turngym": facts}}
+    thought, said = thought_apart(turn.action.content)
+    if thought and with_thought(thought, said) == turn.action.content:  # else no way back
+        step |= {"message": said, "reasoning_content": thought}
     if turn.action.tool_calls:
         step["tool_calls"] = [
             {"tool_call_id": f"call-{number}-{one}", "function_name": call.name,
@@ -145,7 +158,7 @@ def _trajectory(content: Mapping[str, Any]) -> Trajectory:
     seen: list[Message] = []
     read: tuple[int, ...] = ()
     for step in content["steps"]:
-        text = _text(step["message"])
+        text = with_thought(step.get("reasoning_content") or "", _text(step["message"]))
         if step["source"] != "agent" or step.get("is_copied_context"):
             role = "assistant" if step["source"] == "agent" else step["source"]
             seen.append(Message(role=_role(role), content=text))

@@ -245,7 +245,8 @@ class BatchSource:
         """
         measures = self._run.config.rollout.mode == "overlap"
         batch = joined(await self._take(), step=step, measures=measures)
-        self._run.state.groups, self._run.state.counted = batch.next_index, batch.closed
+        state = self._run.state
+        state.groups, state.counted, state.blamed = batch.next_index, batch.closed, batch.blamed
         return batch
 
 
@@ -280,6 +281,7 @@ async def open_batches(run: Run) -> AsyncIterator[BatchSource]:
                 ledger=ledger,
                 version=run.state.step,
                 counted=run.state.counted,
+                blamed=run.state.blamed,
                 first_group=0 if ledger is not None else run.state.groups,
             )
         )

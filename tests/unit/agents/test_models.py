@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
+from transformers import MambaConfig, MambaForCausalLM, PreTrainedModel
 
 from helpers.cli import SOURCE
 from helpers.models import tokenizer
@@ -67,6 +67,15 @@ def test_adapters_are_added_without_a_warning() -> None:
         warnings.simplefilter("always")
         add_lora(build_tiny_model(SMALL, tokenizer(), seed=1), 2, seed=0)
     assert [str(one.message) for one in said] == []
+
+
+@pytest.mark.extra("peft")
+def test_a_model_that_peft_knows_no_adapters_for_is_refused() -> None:
+    shape = MambaConfig(vocab_size=280, hidden_size=16, num_hidden_layers=1, state_size=4)
+    with torch.random.fork_rng():
+        model = MambaForCausalLM(shape)
+    with pytest.raises(ConfigError, match=r"model.lora_rank=2: .* MambaForCausalLM"):
+        add_lora(model, 2, seed=0)
 
 
 def test_widths_that_do_not_divide_are_refused() -> None:

@@ -433,3 +433,165 @@ async def test_a_broken_call_goes_into_a_new_conversation_as_text() -> None:
     rows = [(row["role"], row["content"]) for row in server.bodies[1]["messages"]]
     assert rows == [("user", "find it"), ("assistant", said), ("user", "no JSON")]
     assert not any("tool_calls" in row for row in server.bodies[1]["messages"])
+
+
+# Thoughts that stand apart.
+
+THINKING = {
+    "DeepSeek": {"reasoning_content": "Where is it?\nNorth."},
+    "vLLM": {"reasoning": "Where is it?\nNorth."},
+    "OpenRouter": {
+        "reasoning": "Where is it?\nNorth.",
+        "reasoning_details": [{"type": "reasoning.encrypted", "data": "xyz"}],
+    },
+}
+STRICT = "'messages.1' : for 'role:assistant' ... property 'reasoning' is unsupported"
+
+
+def thinking(said: str | None, calls: Sequence[Any] = (), **fields: Any) -> Reply:
+    body = answer_body(said, calls=calls)
+    body["choices"][0]["message"] |= fields
+    return send_json(body)
+
+
+def result(text: str) -> ChatMessage:
+    return ChatMessage(message=Message(role="tool", content=text))
+
+
+@pytest.mark.parametrize("server", THINKING)
+async def test_thoughts_are_kept_and_said_again_as_they_came(server: str) -> None:
+    fields, call = THINKING[server], ("search", '{"query": "maze"}')
+    replies = [thinking("I look.", [call], **fields), answer("done")]
+    async with fake_server(*replies) as there:
+        conversation = RemoteChat(ChatConfig(model="tiny", base_url=there.url)).open(7)
+        first = await conversation.complete([user("hi")], tools=TOOLS)
+        await conversation.complete([result("found")], tools=TOOLS)
+        await conversation.close()  # type: ignore[misc]
+    assert first.message.content == (
+        "<think>\nWhere is it?\nNorth.\n</think>\n\nI look.\n"
+        '{"name": "search", "arguments": {"query": "maze"}}'
+    )
+    said_again = there.bodies[1]["messages"][1]
+    assert said_again["content"] == "I look."
+    assert said_again["tool_calls"][0]["id"] == "call0"
+    assert {key: said_again[key] for key in fields} == fields
+
+
+async def test_a_history_that_is_written_anew_has_answers_as_they_came() -> None:
+    call = ("search", '{"query": "</think>"}')
+    first = answer_body("I look.", calls=[call])
+    came = first["choices"][0]["message"]
+    came["reasoning_content"] = "So?"
+    came["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": "xyz"}}
+    replies = [send_json(first), answer("done")]
+    async with fake_server(*replies) as there:
+        conversation = RemoteChat(ChatConfig(model="tiny", base_url=there.url)).open(7)
+        first = await conversation.complete([user("hi")], tools=TOOLS)
+        await conversation.restart()
+        before = ChatMessage(message=first.message, call_ids=first.call_ids)
+        await conversation.complete([user("hi"), before, result("found")], tools=TOOLS)
+        await conversation.close()  # type: ignore[misc]
+    assert there.bodies[1]["messages"][1] == came
+
+
+async def test_a_server_that_refuses_thoughts_gets_none(caplog: pytest.LogCaptureFixture) -> None:
+    replies = [
+        thinking("north", reasoning="Hm."),
+        refuse(400, STRICT),
+        thinking("east", reasoning="Aha."),
+        answer("south"),
+    ]
+    async with fake_server(*replies) as there:
+        model = RemoteChat(ChatConfig(model="tiny", base_url=there.url, temperature=1.0))
+        conversation = model.open(7)
+        for line in ("one", "two", "three"):
+            answered = await conversation.complete([user(line)])
+        await conversation.close()  # type: ignore[misc]
+    assert answered.message.content == "south"
+    sent = [[sorted(row) for row in body["messages"]] for body in there.bodies]
+    plain = ["content", "role"]
+    assert sent[1] == [plain, ["content", "reasoning", "role"], plain]
+    assert sent[2] == [plain] * 3
+    assert sent[3] == [plain] * 5
+    assert there.bodies[1]["seed"] == there.bodies[2]["seed"]
+    (said,) = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    assert "thoughts of earlier answers are left out from now on" in said
+
+
+@pytest.mark.parametrize(
+    "text", ["The `reasoning_content` must be passed back to the API.", "no such voice"]
+)
+async def test_what_is_no_refusal_of_thoughts_is_not_taken_for_one(text: str) -> None:
+    replies = [thinking("north", reasoning_content="Hm."), refuse(400, text)]
+    async with fake_server(*replies) as there:
+        conversation = RemoteChat(ChatConfig(model="tiny", base_url=there.url)).open(7)
+        await conversation.complete([user("one")])
+        with pytest.raises(PolicyFault, match="the request is refused"):
+            await conversation.complete([user("two")])
+        await conversation.close()  # type: ignore[misc]
+    assert len(there.bodies) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"refusal": "I cannot help."}, "I cannot help."),
+        ({"reasoning": {"effort": "low"}}, ""),
+        ({"reasoning": "</think> so"}, "<think>\nso\n</think>\n\n"),
+    ],
+)
+async def test_an_answer_without_content_says_what_it_has(fields: Any, said: str) -> None:
+    completion, _ = await ask([thinking(None, **fields)])
+    assert completion.message.content == said
+
+
+async def test_thoughts_that_a_server_leaves_in_its_content_stay_there() -> None:
+    text = "<think>Hm.</think>north"
+    completion, _ = await ask([thinking(text, reasoning="Hm.")])
+    assert completion.message.content == text
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 1000, "prompt_tokens_details": {"cached_tokens": 800}},
+        {"input_tokens": 1000, "input_tokens_details": {"cached_tokens": 800}},
+        {"prompt_tokens": 1000, "prompt_cache_hit_tokens": 800},
+    ],
+    ids=["OpenAI", "Responses", "DeepSeek"],
+)
+async def test_what_was_in_the_cache_has_its_own_price(usage: Any) -> None:
+    body = answer_body("go") | {"usage": {**usage, "completion_tokens": 10}}
+    prices = {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 10.0}
+    completion, _ = await ask([send_json(body)], cached_usd_per_mtok=0.1, **prices)
+    assert completion.usage["cached_tokens"] == 800.0
+    assert completion.usage["cost_usd"] == pytest.approx((200 + 80 + 100) / 1e6)
+    completion, _ = await ask([send_json(body)], **prices)
+    assert completion.usage["cost_usd"] == pytest.approx((1000 + 100) / 1e6)
+
+
+@pytest.mark.parametrize("details", [None, 7, {"cached_tokens": None}, {"cached_tokens": -1}])
+async def test_a_cache_that_is_not_told_of_is_none(details: Any) -> None:
+    body = answer_body("go")
+    body["usage"]["prompt_tokens_details"] = details
+    completion, _ = await ask([send_json(body)], cached_usd_per_mtok=0.1, input_usd_per_mtok=1.0)
+    assert "cached_tokens" not in completion.usage
+    assert completion.usage["cost_usd"] == pytest.approx(100 / 1e6)
+
+
+@pytest.mark.parametrize("finish", ["length", "stop"])
+async def test_an_answer_that_was_all_thought_is_logged_once(
+    finish: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = answer_body(None, finish=finish)
+    body["choices"][0]["message"]["reasoning_content"] = "Hm, let me"
+    async with fake_server(send_json(body)) as there:
+        model = RemoteChat(ChatConfig(model="tiny", base_url=there.url, max_new_tokens=3))
+        for seed in range(2):
+            conversation = model.open(seed)
+            await conversation.complete([user("?")])
+            await conversation.close()  # type: ignore[misc]
+    logged = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    assert [one.partition(" before")[0] for one in logged] == [
+        "model 'tiny': an answer was cut at max_new_tokens=3"
+    ][: finish == "length"]

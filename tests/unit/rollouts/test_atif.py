@@ -166,3 +166,15 @@ def test_the_command_writes_documents_and_reads_them_back(tmp_path: Path) -> Non
     (first, _) = map(json.loads, rows.read_text().splitlines())
     assert (first["score"], first["return"], first["turns"]) == (1.0, 1.5, 3)
     assert main(["export", str(tmp_path / "run"), "--format", "atif"]) == 2
+
+
+def test_thoughts_have_a_place_of_their_own_where_they_find_the_way_back():
+    thoughts = ("<think>\nA wall?\n</think>\n\ngo south", "<think>A wall?</think>go south", "go up")
+    turns = tuple(Turn(observation=(user("A room."),), action=said(one)) for one in thoughts)
+    episode = replace(EPISODE, turns=turns)
+    document = json.loads(json.dumps(to_atif(episode, name="one")))
+    steps = [step for step in document["steps"] if step["source"] == "agent"]
+    kept = [(step["message"], step.get("reasoning_content")) for step in steps]
+    assert kept == [("go south", "A wall?"), (thoughts[1], None), ("go up", None)]
+    (back,) = from_atif(document, "here")
+    assert tuple(turn.action.content for turn in back.turns) == thoughts

@@ -149,6 +149,19 @@ async def test_no_more_than_size_are_lent_and_waiting_is_in_order() -> None:
     await pool.close()
 
 
+async def test_who_asks_again_at_once_waits_behind_those_that_wait() -> None:
+    pool = EnvPool(LadderEnv, size=1)
+    first = await pool.lease()
+    waiting = asyncio.create_task(pool.lease())
+    await asyncio.sleep(0)
+    first.release()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await pool.lease()
+    (await waiting).release()
+    await pool.close()
+
+
 @pytest.mark.parametrize("isolation", ["inline", "thread"])
 async def test_a_step_that_takes_too_long_is_a_fault(isolation: Isolation) -> None:
     make: Any = AsyncLadderEnv if isolation == "inline" else LadderEnv

@@ -311,6 +311,21 @@ def test_a_task_that_keeps_breaking_is_shut_out(tmp_path: Path) -> None:
     assert result.metrics["sched/quarantined"] > 0
 
 
+def test_in_turns_what_a_step_left_is_not_played_on_while_it_trains() -> None:
+    run = scenario(profile={"env_sigma": 2.0, "max_turns": 10}, scheduler={"oversampling": 2.0})
+
+    async def play() -> None:
+        scheduler, _ = scheduler_for(run)
+        async with scheduler:
+            batch = await scheduler.take()
+            assert batch is not None
+            counts = scheduler.counts()
+            assert counts["sched/groups_running"] == 0
+            assert scheduler.stats.groups["dropped_oversampled"] > 0
+
+    run_virtually(play())
+
+
 def test_slow_members_come_late_with_those_that_their_group_closed_with() -> None:
     late: list[ReadyGroup] = []
     run = scenario(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import OPTConfig, OPTForCausalLM
 
 from helpers import models
 from helpers.samples import random_samples
@@ -78,6 +79,22 @@ def test_recomputing_reads_each_layer_twice_and_only_for_gradients() -> None:
     score(model, token_ids, masks, max_tokens=64)
     assert len(seen) == 3
     assert not any(module.training for module in model.modules())
+
+
+def test_layers_with_dropout_of_their_own_are_recomputed_without_it() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        plain = OPTForCausalLM(OPTConfig(
+            vocab_size=280, hidden_size=16, ffn_dim=32, num_hidden_layers=2,
+            num_attention_heads=2, max_position_embeddings=32, word_embed_proj_dim=16, dropout=0.5,
+        )).eval()  # fmt: skip
+    token_ids, masks = sequences(9)
+    [batch] = micro_batches(token_ids, masks, max_tokens=64, device=CPU)
+    [wanted] = score(plain, token_ids, masks, max_tokens=64)
+    model = place(plain, ComputeConfig(device="cpu", recompute=True))
+    found = read_tokens(model, batch)[0]
+    found.sum().backward()
+    np.testing.assert_allclose(found.detach().numpy(), wanted[masks[0]], atol=1e-5)
 
 
 def test_packed_sequences_are_read_each_on_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 import torch
 
 from helpers import models
+from helpers.rendered import context as credit_context
+from helpers.rendered import rendered_episode
 from helpers.samples import random_samples
 from helpers.trajectories import episode, turn
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.runs.phases import _imitated, begin_learning
+from turngym.trainers.runs.phases import _imitated, begin_imitation, begin_learning
 from turngym.trainers.settings.loss import ImitationTerm, LossConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
 from turngym.trainers.settings.train import TrainConfig
@@ -24,6 +27,7 @@ from turngym.trainers.update.imitation import (
     Imitator,
     RenderedEpisode,
     imitation_weights,
+    within,
 )
 from turngym.trainers.update.learner import TorchLearner
 from turngym.types import Trajectory
@@ -185,6 +189,29 @@ def test_a_method_that_learns_from_demonstrations_is_not_trained_without_any() -
     config = load_config(TrainConfig, ["demo", "algo=archer_demos"])
     with pytest.raises(ConfigError, match="of algo 'archer_demos': no episode of the expert fits"):
         begin_learning(config, None, None, renderer=None, sampling=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("context", "left"), [(64, 10), (10, 10), (9, 5), (5, 5), (4, None)])
+def test_what_no_context_holds_is_not_imitated(context: int, left: int | None) -> None:
+    found = within(rendered(7, prompt=(1, 2, 3, 4)), context)
+    assert (found and len(found.token_ids)) == left
+    assert found is None or (found.token_ids[-1] == 7 and found.action_mask[-1])
+
+
+def test_a_warm_start_on_longer_conversations_than_the_model_reads_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said = [("exits", "go"), ("got", "key")]
+    short, long = rendered_episode(said[:1]), rendered_episode(said * 60, member=1)
+    renderer, base = credit_context().renderer, ["env.id=text/maze", "model.context=64"]
+    begin = partial(begin_imitation, model=models.model(), renderer=renderer, introductions={})
+    made = begin(load_config(TrainConfig, base), episodes=[short, long])
+    assert isinstance(made, Imitator)
+    assert max(ids.size for ids in made._token_ids) <= 64
+    assert "1 of 2 conversations are longer than model.context=64" in caplog.text
+    tight = load_config(TrainConfig, [*base, "model.context=16", "rollout.max_new_tokens=4"])
+    with pytest.raises(ConfigError, match=r"no action .* within model.context=16 tokens"):
+        begin(tight, episodes=[rendered_episode([("exits " * 40, "go")])])
 
 
 def test_pictures_are_not_imitated() -> None:

@@ -274,6 +274,31 @@ def test_every_off_policy_loss_is_the_plain_one_on_policy(settings: dict[str, ob
     torch.testing.assert_close(found, gradient_of(LossConfig(), samples), atol=1e-5, rtol=1e-3)
 
 
+def test_bounds_are_found_from_the_ratios_that_they_clip() -> None:
+    """Those of episodes hardly differ from 1 but for one, unlike those of tokens."""
+    bounds = {"type": "second_moment", "budget": 0.1}
+    loss = {
+        "surrogate": {"type": "ppo_clip", "bounds": bounds},
+        "ratio_level": "sequence_geo",
+        "old_policy": "behaviour",
+        "aggregation": "seq_mean_token_mean",
+    }
+    samples = []
+    for number, s in enumerate(random_samples(models.model(), count=6)):
+        swings_L = (-1.0) ** np.cumsum(s.loss_mask) - 0.45 * (number == 1)
+        behaviour_L = np.where(s.loss_mask, s.behaviour_logprobs + swings_L, 0)
+        advantages_L = np.where(s.loss_mask, [-1.0, 1.0][number % 2], 0)
+        samples.append(
+            replace(
+                s,
+                behaviour_logprobs=behaviour_L.astype(np.float32),
+                advantages=advantages_L.astype(np.float32),
+            )
+        )
+    found = learner(load_config(LossConfig, [loss])).update(samples)
+    assert found["train/clip_fraction"] == 0
+
+
 def test_a_fully_rejected_batch_moves_nothing() -> None:
     nothing = {"reject": [{"level": "token", "low": 1e8}]}
     loss, gradient = outcome(learner(load_config(LossConfig, [{"correction": nothing}])), STALE)

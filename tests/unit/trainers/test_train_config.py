@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic._internal._docs_extraction import extract_docstrings_from_cls
 
 from turngym.config import StrictModel, load_config, to_toml, toml_files
 from turngym.errors import ConfigError
@@ -141,13 +143,21 @@ def models_in(annotation: Any) -> list[type[StrictModel]]:
     return [model for part in get_args(annotation) for model in models_in(part)]
 
 
+@cache
+def documented_in(block: type) -> set[str]:
+    """Return the settings of a class that a text follows."""
+    return set(extract_docstrings_from_cls(block, use_inspect=True))
+
+
+@cache
 def undocumented(model: type[StrictModel]) -> list[str]:
     """Return the settings without a word on them, those of all blocks below included."""
     found = [] if model.__doc__ else [model.__name__]
+    said = {name for base in model.__mro__ for name in documented_in(base)}
     for name, field in model.model_fields.items():
         below = models_in(field.annotation)
         found += [what for block in below for what in undocumented(block)]
-        if not below and not field.description and name not in SELF_EXPLAINING:
+        if not below and name not in said and name not in SELF_EXPLAINING:
             found.append(f"{model.__name__}.{name}")
     return found
 
@@ -242,3 +252,9 @@ def test_everything_that_the_scheduler_can_is_set_in_rollout() -> None:
     assert schedule["admission"] == admission
     kinds = (InOrder, ReadyFirst, Windowed, Capacity)
     assert {name for kind in kinds for name in kind.model_fields} == admission.keys()
+
+
+@pytest.mark.parametrize("algo", ["scale_rl", "pacs", "tba"])
+def test_imitated_attempts_are_refused_where_attempts_are_judged_by_their_group(algo: str) -> None:
+    with pytest.raises(ConfigError, match="attempts without a group"):
+        config(f"algo={algo}", 'selection.replay={"type": "imitation"}')

@@ -386,6 +386,7 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> PreTrainedModel
 
     Raises:
         MissingExtraError: ``peft`` is not installed.
+        ConfigError: It knows no adapters for such a model.
     """
     with importing_extra("lora_rank > 0", "lora"):
         from peft import LoraConfig, get_peft_model
@@ -395,7 +396,13 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> PreTrainedModel
     with seeded(seed), warnings.catch_warnings():
         # peft 0.21 reads a property that transformers 5 renamed.
         warnings.simplefilter("ignore", FutureWarning)
-        adapted: PreTrainedModel = get_peft_model(model, config)
+        try:
+            adapted: PreTrainedModel = get_peft_model(model, config)
+        except ValueError as error:
+            raise ConfigError(
+                f"model.lora_rank={rank}: peft puts no adapters on {type(model).__name__}: {error} "
+                "model.lora_rank=0 trains all weights"
+            ) from error
     return adapted
 
 

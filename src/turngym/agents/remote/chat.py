@@ -1,11 +1,14 @@
 """Models behind ``/chat/completions``, with tool calls and images, and behind ``/completions``.
 
-The first are chat models; the second take and return token ids: an engine over HTTP.
+The first are chat models, which may be behind ``/responses``, too; the second take and return token
+ids: an engine over HTTP.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,24 +17,31 @@ from turngym.agents.chat.prompting import ChatMessage, Completion, Conversation
 from turngym.agents.config import OWN_URL, ChatConfig, CompletionsConfig
 from turngym.agents.engine.protocol import Generation, OnToken, Sampling, Session
 from turngym.agents.policy import ContextOverflow
-from turngym.agents.remote.endpoint import Endpoint, HalfAnswer
+from turngym.agents.remote.endpoint import Endpoint, HalfAnswer, Reply
 from turngym.agents.remote.wire import (
     ASK_CHAT_TOKENS,
     ASK_COMPLETION_TOKENS,
+    KEPT,
     TokenTrace,
     first_choice,
     generation_of,
     prompt_ids_of,
+    said_in,
     text_of,
 )
 from turngym.agents.tool_calls import NOT_CARRIED_OUT, action_text, said_beside
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, PolicyFault
 from turngym.pictures import data_url
 from turngym.seeding import derive_seed
 from turngym.types import Message, ToolCall, Turn
 
+logger = logging.getLogger(__name__)
+
 Row = dict[str, Any]
 """One entry of ``messages`` as it goes over the wire."""
+
+_NAMES_THOUGHTS = re.compile(rf"\b({'|'.join(KEPT)})\b")
+_WANTS_THOUGHTS = re.compile("missing|passed back|required", re.IGNORECASE)
 
 
 class RemoteChat:
@@ -40,6 +50,9 @@ class RemoteChat:
     def __init__(self, config: ChatConfig) -> None:
         self.config = config
         self.endpoint = Endpoint(config)
+        self.takes_thoughts = True
+        """Whether the server reads thoughts of earlier answers; false once it has refused them."""
+        self._has_warned = False
 
     @property
     def takes_tools(self) -> bool:
@@ -48,7 +61,18 @@ class RemoteChat:
 
     def open(self, seed: int) -> Conversation:
         """Return a new conversation."""
-        return _ChatConversation(self, seed)
+        return ChatConversation(self, seed)
+
+    def warn_of_cut(self) -> None:
+        """Log, once, that an answer ended at the limit before it said anything."""
+        if not self._has_warned:
+            logger.warning(
+                "model %r: an answer was cut at max_new_tokens=%d before it said anything, as may "
+                "happen to models that think: a higher max_new_tokens leaves them room",
+                self.config.model,
+                self.config.max_new_tokens,
+            )
+        self._has_warned = True
 
 
 class _Visit:
@@ -74,25 +98,40 @@ class _Visit:
         return self._endpoint.leave()
 
 
-class _ChatConversation(_Visit):
+class ChatConversation(_Visit):
     """Keeps the rows of one conversation: the server gets all of them at every call."""
 
     def __init__(self, model: RemoteChat, seed: int) -> None:
         super().__init__(model.endpoint, seed)
-        self._config = model.config
+        self._model, self._config = model, model.config
         self._rows: list[Row] = []
+        self._answers: dict[tuple[str, tuple[str, ...]], Row] = {}  # as they came, with thoughts
         self._trace = TokenTrace()
 
     async def complete(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Completion:
-        config, endpoint = self._config, self._enter()
+        """Append ``messages`` to the conversation and return the answer.
+
+        Args:
+            messages: Entries since the last answer.
+            tools: OpenAI-style function descriptions.
+
+        Raises:
+            ContextOverflow: The conversation is too long for the server.
+            PolicyFault: The server gives no whole answer, or refuses the request.
+            ConfigError: It never will, or gives no token ids where they are asked for.
+        """
+        config = self._config
         rows = [*self._rows, *self._as_rows(messages)]
-        body = self._request(rows, tools if config.tool_calls is not False else ())
-        reply = await endpoint.post("/chat/completions", body, check=_check)
-        row = _answer_row(first_choice(reply.body)["message"])
+        reply = await self._answered(rows, tools if config.tool_calls is not False else ())
+        row = self._row_of(reply.body)
         self._rows = [*rows, row]
+        if not (row["content"] or row.get("tool_calls")) and _is_cut(reply.body):
+            self._model.warn_of_cut()
         answer = replace(_completion(row), usage=reply.usage)
+        if len(answer.call_ids) == len(answer.message.tool_calls):  # none is broken
+            self._answers[answer.message.content, answer.call_ids] = row
         if not config.token_ids:
             return answer
         prompt, generation = prompt_ids_of(reply.body), generation_of(reply.body)
@@ -121,17 +160,46 @@ class _ChatConversation(_Visit):
         """Start again with no rows."""
         self._rows = []
 
+    async def _answered(self, rows: list[Row], tools: Sequence[Mapping[str, Any]]) -> Reply:
+        """Return the answer of the server; thoughts that it refuses are left out from then on."""
+        endpoint, body = self._enter(), self._request(rows, tools)
+        if self._model.takes_thoughts:
+            try:
+                return await endpoint.post("/chat/completions", body, check=_check)
+            except PolicyFault as fault:
+                text, has_some = str(fault), any(field in row for row in rows for field in KEPT)
+                if not has_some or not _NAMES_THOUGHTS.search(text) or _WANTS_THOUGHTS.search(text):
+                    raise
+                if self._model.takes_thoughts:  # no other conversation has found out meanwhile
+                    logger.warning("thoughts of earlier answers are left out from now on: %s", text)
+                self._model.takes_thoughts = False
+        spoken = [{key: row[key] for key in row if key not in KEPT} for row in rows]
+        return await endpoint.post("/chat/completions", body | {"messages": spoken}, check=_check)
+
+    def _row_of(self, answer: Mapping[str, Any]) -> Row:
+        """Return the row of an answer of the server."""
+        message = first_choice(answer)["message"]
+        said = text_of(message.get("content")) or text_of(message.get("refusal"))
+        row: Row = {"role": "assistant", "content": said}
+        row |= {field: message[field] for field in KEPT if message.get(field)}
+        calls = [call for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+        if calls := [dict(call) for call in calls if isinstance(call.get("function"), Mapping)]:
+            row["tool_calls"] = calls
+        return row
+
+    def _sampling(self) -> Row:
+        """Return what a request says of sampling, as far as it is set."""
+        found = {"temperature": self._config.temperature, "top_p": self._config.top_p}
+        return {name: value for name, value in found.items() if value is not None}
+
     def _request(self, rows: list[Row], tools: Sequence[Mapping[str, Any]]) -> Row:
         config = self._config
         own = config.url == OWN_URL
         limit = config.max_tokens_field or ("max_completion_tokens" if own else "max_tokens")
         body: Row = {"model": config.model, "messages": rows, limit: config.max_new_tokens}
-        if config.temperature is not None:
-            body["temperature"] = config.temperature
+        body |= self._sampling()
         if config.temperature != 0:  # sampled anew at every call, and the same in the next run
             body["seed"] = self._call_seed()
-        if config.top_p is not None:
-            body["top_p"] = config.top_p
         if config.stop:
             body["stop"] = list(config.stop)
         if tools:
@@ -144,8 +212,7 @@ class _ChatConversation(_Visit):
     def _as_rows(self, messages: Sequence[ChatMessage]) -> list[Row]:
         """Return ``messages`` as rows, with an answer to every tool call before them."""
         rows: list[Row] = []
-        calls = self._rows[-1].get("tool_calls", []) if self._rows else []
-        waiting = [str(call.get("id", "")) for call in calls]
+        waiting = _call_ids(self._rows[-1]) if self._rows else []
         pictures: list[Row] = []
 
         def settled() -> list[Row]:
@@ -165,8 +232,9 @@ class _ChatConversation(_Visit):
                 continue
             rows += settled()
             if role == "assistant":
-                rows.append(_row_of_answer(entry))
-                waiting += [call["id"] for call in rows[-1].get("tool_calls", ())]
+                came = self._answers.get((entry.message.content, entry.call_ids))
+                rows.append(_row_of_answer(entry) if came is None else came)
+                waiting += _call_ids(rows[-1])
             else:
                 rows.append(self._plain_row(entry))
         return [*rows, *settled()]
@@ -177,6 +245,15 @@ class _ChatConversation(_Visit):
             return {"role": role, "content": entry.message.content}
         text = {"type": "text", "text": entry.message.content}
         return {"role": role, "content": [text, _picture(entry)]}
+
+
+def _is_cut(answer: Mapping[str, Any]) -> bool:
+    cut = first_choice(answer).get("finish_reason") == "length"
+    return cut or answer.get("status") == "incomplete"
+
+
+def _call_ids(row: Row) -> list[str]:
+    return [str(call.get("id", "")) for call in row.get("tool_calls", ())]
 
 
 def _result(call_id: str, content: str) -> Row:
@@ -198,18 +275,9 @@ def _check(answer: Mapping[str, Any]) -> None:
         raise HalfAnswer("the answer broke off")
 
 
-def _answer_row(message: Mapping[str, Any]) -> Row:
-    """Return the row of an answer of the server."""
-    row: Row = {"role": "assistant", "content": text_of(message.get("content"))}
-    calls = [call for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
-    if calls := [dict(call) for call in calls if isinstance(call.get("function"), Mapping)]:
-        row["tool_calls"] = calls
-    return row
-
-
 def _completion(row: Row) -> Completion:
     """Return the answer as the environment gets it: text, then the first tool call as JSON."""
-    spoken, calls = row["content"], row.get("tool_calls", [])
+    spoken, calls = said_in(row), row.get("tool_calls", [])
     found = [_call(call["function"]) for call in calls]
     content = "\n".join(filter(None, [spoken, *(action_text(*call) for call in found[:1])]))
     kept = tuple(
@@ -219,7 +287,7 @@ def _completion(row: Row) -> Completion:
     )
     return Completion(
         message=Message(role="assistant", content=content, tool_calls=kept),
-        call_ids=tuple(str(call.get("id", "")) for call in calls),
+        call_ids=tuple(_call_ids(row)),
     )
 
 

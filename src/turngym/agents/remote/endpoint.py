@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from turngym.agents.config import EndpointConfig
 from turngym.agents.policy import ContextOverflow
-from turngym.agents.remote.wire import Scrubber, retry_after_s, usage_of
+from turngym.agents.remote.wire import Scrubber, cached_of, retry_after_s, usage_of
 from turngym.errors import ConfigError, PolicyFault, unknown_name
 from turngym.plugins import importing_extra
 
@@ -303,9 +303,11 @@ class Endpoint:
             raise ConfigError(
                 f"{self._who()}: the key is refused ({status}); set {self.config.api_key_env}"
             ) from error
+        text = self._shown(error)
+        if "/responses" in text and getattr(self.config, "api", "") == "chat":
+            raise ConfigError(f"{self._who()}: say api=responses ({text})") from error
         if status == 404:
             raise await self._not_found(error) from error
-        text = self._shown(error)
         if _TOO_LONG.search(str(getattr(error, "body", None) or error)):
             raise ContextOverflow(text) from error
         if "image" in text.lower() and status in (400, 415, 422):
@@ -342,9 +344,12 @@ class Endpoint:
         if not read:  # the server does not say: what was spent is not known, and not 0
             return usage
         usage |= {"prompt_tokens": read, "completion_tokens": sampled}
-        config = self.config
-        if config.input_usd_per_mtok or config.output_usd_per_mtok:
-            spent = read * config.input_usd_per_mtok + sampled * config.output_usd_per_mtok
+        if cached := min(read, cached_of(answer)):
+            usage["cached_tokens"] = cached
+        config, price = self.config, self.config.input_usd_per_mtok
+        if price or config.output_usd_per_mtok:
+            less = price if config.cached_usd_per_mtok is None else config.cached_usd_per_mtok
+            spent = (read - cached) * price + cached * less + sampled * config.output_usd_per_mtok
             usage["cost_usd"] = spent / 1e6
         return usage
 

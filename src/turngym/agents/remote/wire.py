@@ -23,10 +23,16 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeGuard
 
 from turngym.agents.engine.protocol import Generation, spans_of
-from turngym.types import Message, TokenSpan, ToolCall, Turn
+from turngym.types import THOUGHT_ENDS, Message, TokenSpan, ToolCall, Turn, with_thought
 
 ASK_CHAT_TOKENS: Mapping[str, Any] = {"return_token_ids": True, "logprobs": True}
 ASK_COMPLETION_TOKENS: Mapping[str, Any] = {"return_token_ids": True, "logprobs": 0}
+
+THOUGHTS = ("reasoning_content", "reasoning")
+"""Fields of an answer that hold its thoughts as text."""
+KEPT = (*THOUGHTS, "reasoning_details")
+"""What is said again with an answer, as it came. DeepSeek refuses calls without their thoughts, and
+other models that think between calls go on from them."""
 
 _ROUNDING = 1e-4
 """Most above 0 that a log-prob may be."""
@@ -84,10 +90,17 @@ def generation_of(answer: Mapping[str, Any]) -> Generation | None:
 
 def usage_of(answer: Mapping[str, Any]) -> tuple[float, float]:
     """Return tokens read and sampled as the server counts them, 0 where it does not say."""
-    found = answer.get("usage")
-    rows = found if isinstance(found, Mapping) else {}
-    read, sampled = (rows.get(name) for name in ("prompt_tokens", "completion_tokens"))
+    rows = _mapping(answer.get("usage"))
+    read = rows.get("prompt_tokens", rows.get("input_tokens"))
+    sampled = rows.get("completion_tokens", rows.get("output_tokens"))
     return _count(read), _count(sampled)
+
+
+def cached_of(answer: Mapping[str, Any]) -> float:
+    """Return how many of the tokens read the server had in its cache, 0 where it does not say."""
+    rows = _mapping(answer.get("usage"))
+    details = _mapping(rows.get("prompt_tokens_details") or rows.get("input_tokens_details"))
+    return _count(details.get("cached_tokens") or rows.get("prompt_cache_hit_tokens"))
 
 
 def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,6 +120,18 @@ def text_of(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
+def said_in(message: Mapping[str, Any]) -> str:
+    """Return what an answer says, with thoughts that stand apart in ``<think>`` tags before it."""
+    said = text_of(message.get("content")) or text_of(message.get("refusal"))
+    return said if THOUGHT_ENDS in said else with_thought(thought_in(message), said)
+
+
+def thought_in(message: Mapping[str, Any]) -> str:
+    """Return the thoughts of an answer that stand apart from what it says, empty for none."""
+    thoughts = (text_of(message.get(field)) for field in THOUGHTS)
+    return next(filter(None, thoughts), "")
+
+
 def retry_after_s(header: str) -> float | None:
     """Return the seconds that ``Retry-After`` asks for, as a number or a date; None if neither."""
     with suppress(ValueError):
@@ -114,6 +139,10 @@ def retry_after_s(header: str) -> float | None:
     with suppress(ValueError, TypeError):  # no date, or one without a zone
         return max(0.0, (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds())
     return None
+
+
+def _mapping(found: Any) -> Mapping[str, Any]:
+    return found if isinstance(found, Mapping) else {}
 
 
 def _count(found: Any) -> float:

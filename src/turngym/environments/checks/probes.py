@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -131,11 +131,8 @@ def ended_after(limit_s: float) -> Iterator[None]:
 @contextmanager
 def open_env(make: Callable[[], AnyEnv]) -> Iterator[AnyEnv]:
     """Give a new environment, and close it."""
-    env = make()
-    try:
+    with closing(make()) as env:
         yield env
-    finally:
-        env.close()
 
 
 def play(
@@ -338,14 +335,12 @@ def alive() -> set[str]:
 
 def children_of(pid: int) -> set[int]:
     """Return the child processes of process ``pid``; of one that is gone, none."""
-    children: set[int] = set()
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children |= {int(child) for child in file.read_text().split()}
-        except (FileNotFoundError, ProcessLookupError):
-            # The thread ended; its children are another thread's now, maybe of one seen before.
-            return children_of(pid)
-    return children
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    try:
+        return {int(child) for file in files for child in file.read_text().split()}
+    except (FileNotFoundError, ProcessLookupError):
+        # A thread ended; its children are another thread's now, maybe of one seen before.
+        return children_of(pid)
 
 
 def play_elsewhere(request: bytes, hash_seed: str, timeout_s: float) -> list[list[dict[str, Any]]]:

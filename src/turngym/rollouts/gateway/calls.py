@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.endpoint import HalfAnswer
-from turngym.agents.remote.wire import generation_of, prompt_ids_of, usage_of
+from turngym.agents.remote.wire import THOUGHTS, generation_of, prompt_ids_of, thought_in, usage_of
 from turngym.agents.serving.http import BadRequest, Json
 from turngym.agents.serving.requests import messages_of
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError
@@ -68,6 +68,7 @@ class ChunkCollector:
         self._choice: Json = {}
         self._texts: list[str] = []
         self._calls: dict[int, Json] = {}
+        self._thoughts = dict.fromkeys(THOUGHTS, "")
         self._lists: dict[str, list[Any]] = {"token_ids": [], "policy_versions": []}
         self._logprobs: list[Json] = []
 
@@ -91,6 +92,9 @@ class ChunkCollector:
         delta = _part(choice.get("delta"), dict)
         for part in _part(delta.get("tool_calls"), list):
             self._add_call(_part(part, dict))
+        for field in THOUGHTS:
+            thought = delta.get(field)
+            self._thoughts[field] += thought if isinstance(thought, str) else ""
         text = delta.get("content")
         self._texts.append(text if isinstance(text, str) else "")
         return self._texts[-1]
@@ -103,11 +107,13 @@ class ChunkCollector:
     @property
     def is_empty(self) -> bool:
         """Nothing has been said yet."""
-        return not (any(self._texts) or self._calls or self._lists["token_ids"])
+        said = any(self._texts) or any(self._thoughts.values())
+        return not (said or self._calls or self._lists["token_ids"])
 
     def answer(self) -> Json:
         """Return the body of the answer as if it had come in one piece."""
         message: Json = {"role": "assistant", "content": "".join(self._texts)}
+        message |= {field: thought for field, thought in self._thoughts.items() if thought}
         if self._calls:
             message["tool_calls"] = [self._calls[place] for place in sorted(self._calls)]
         choice = {"index": 0, "message": message, **self._choice}
@@ -254,8 +260,9 @@ class Call:
         if not read and prompt_ids is not None and generation is not None:
             read, sampled = float(len(prompt_ids)), float(len(generation.token_ids))
         counted = {"prompt_tokens": read, "completion_tokens": sampled} if read else {}
+        said = only_choice(answer)["message"]
         try:
-            message = messages_of([{**only_choice(answer)["message"], "role": "assistant"}])[0]
+            message = messages_of([{**said, "role": "assistant"}])[0]
         except BadRequest as error:
             raise PolicyFault(f"upstream answered with no message: {error.message}") from error
         self.episode.recorder.call(
@@ -265,6 +272,7 @@ class Call:
             prompt_ids=prompt_ids,
             generation=generation,
             usage={"requests": 1.0, **counted, **(usage or {})},
+            thought=thought_in(said),
         )
 
 

@@ -22,7 +22,7 @@ from turngym.pictures import PictureFolder, name_of
 from turngym.records import append_trajectory
 from turngym.rollouts.gateway.hosted import HostedEnv
 from turngym.seeding import derive_seed
-from turngym.types import Message, StopReason, TokenSpan, Trajectory, Turn
+from turngym.types import Message, StopReason, TokenSpan, Trajectory, Turn, with_thought
 
 _UNTOLD = "a call before was answered without token ids"
 _HID_SECRET = "a call before held a secret, so its tokens are not kept"
@@ -84,6 +84,7 @@ class EpisodeRecorder:
         generation: Generation | None,
         usage: Mapping[str, float],
         pictures: Sequence[int] = (),
+        thought: str = "",
     ) -> Turn:
         """Add one answered call.
 
@@ -94,6 +95,7 @@ class EpisodeRecorder:
             generation: What it sampled, or None where it does not say.
             usage: What the call cost.
             pictures: The numbers of those that the conversation shows.
+            thought: What the model thought, where the server says it apart; kept with the answer.
 
         Returns:
             The new turn.
@@ -117,7 +119,10 @@ class EpisodeRecorder:
         shown = pictures if is_new else pictures[self._num_shown :]
         turn = Turn(
             observation=tuple(clean if is_new else clean[known:]),
-            action=clean_answer,
+            action=replace(
+                clean_answer,
+                content=with_thought(self._scrubber.text(thought), clean_answer.content),
+            ),
             spans=spans,
             reward=self._early,
             starts_segment=starts,

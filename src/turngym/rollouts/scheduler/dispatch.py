@@ -67,6 +67,7 @@ class Dispatcher:
         context: SchedulerContext,
         buffer: GroupBuffer,
         owner: Owner,
+        blamed: Mapping[str, int],
     ) -> None:
         self.failures = FailureBudget(context.config.failures, alive=context.config.concurrency)
         self._pools = pools
@@ -79,7 +80,7 @@ class Dispatcher:
         self._running: dict[int, tuple[RunningEpisode, asyncio.Task[None]]] = {}
         self._free_slots: list[int] = []
         """Numbers below those of running episodes that no one has: a heap."""
-        self._blamed: Counter[str] = Counter()
+        self.blamed = Counter(blamed)
         """Faults of the environment, by task."""
         self._round_open = True
         self._is_ending = False
@@ -103,7 +104,7 @@ class Dispatcher:
     @property
     def quarantined(self) -> int:
         """Tasks that are shut out, because the environment broke on them too often."""
-        return sum(map(self._is_shut_out, self._blamed))
+        return sum(map(self._is_shut_out, self.blamed))
 
     @property
     def has_timers(self) -> bool:
@@ -365,7 +366,7 @@ class Dispatcher:
         self._end_try(episode, stop.value, error)
         self._context.stats.faults[stop.value] += 1
         if stop is not StopReason.ERROR_POLICY:
-            self._blamed[task_id] += 1
+            self.blamed[task_id] += 1
         job.faults += 1
         self.failures.fault(stop, error, task_id)
         shut_out = self._is_shut_out(task_id)
@@ -377,7 +378,7 @@ class Dispatcher:
             self._report_dropped(job, reason, tokens=_lost(episode), turns=len(episode.turns))
 
     def _is_shut_out(self, task_id: str) -> bool:
-        return self._blamed[task_id] >= self._config.retry.quarantine_after
+        return self.blamed[task_id] >= self._config.retry.quarantine_after
 
     def _not_taken_up(self, episode: RunningEpisode, error: CannotReplay) -> None:
         """Begin an episode anew whose turns led elsewhere; drop it when its prefix did."""

@@ -237,6 +237,16 @@ class GroupBuffer:
         groups = [self._fetch(self.ready.pop(c.index), step) for c in chosen or ()]
         extra = [self._fetch(stored, step) for stored in self.extra]
         self.extra = []
+        return self.batch(step, groups, extra)
+
+    def batch(self, step: int, groups: Sequence[ReadyGroup], extra: Sequence[ReadyGroup]) -> Batch:
+        """Return what ``step`` trains on, with what the selection replays.
+
+        Args:
+            step: Version of the weights that train.
+            groups: Its groups.
+            extra: Late members and trained early turns.
+        """
         replayed = [replace(group, kind="replay") for group in self._selection.replay(step, groups)]
         # They count for admission until their update is published, or more would begin too early.
         self.taken = [(group.index, group.target) for group in groups]

@@ -145,8 +145,6 @@ class Batch:
     groups: tuple[ReadyGroup, ...]
     extra: tuple[ReadyGroup, ...] = ()
     """Late members, trained early turns and what the selection replays; not counted as groups."""
-    replayed: bool = False
-    """It was composed before a crash, and is the same to the last token."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -146,9 +146,10 @@ class EnvPool:
                 await turn
             except asyncio.CancelledError:
                 if not turn.cancelled():  # its turn had come: it is the next one's now
-                    self._wake()
+                    self._returned()
                 raise
-        self._lent += 1
+        else:
+            self._lent += 1
         self.stats.leases += 1
         try:
             env = self._idle.popleft() if self._idle else await self._make()
@@ -177,15 +178,13 @@ class EnvPool:
         self._returned()
 
     def _returned(self) -> None:
-        self._lent -= 1
-        self._wake()
-
-    def _wake(self) -> None:
+        """Pass a place on to who waits longest."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
+        self._lent -= 1
 
     async def _make(self) -> AsyncEnv:
         with Boundary("make", EnvironmentFault, ConfigError, EnvironmentFault):

@@ -154,9 +154,10 @@ class _Reader:
         self._seed = seed
 
     def batch(self, step: int) -> tuple[ReadyGroup, ...]:
-        """Return what a step trained on, in the recorded order."""
+        """Return what a step trained on but what was replayed, in the recorded order."""
         rows = self._db.execute(
-            "SELECT kind, grp, member, retry, first, last FROM uses WHERE step = ? ORDER BY place",
+            "SELECT kind, grp, member, retry, first, last FROM uses "
+            "WHERE step = ? AND kind <> 'replay' ORDER BY place",
             (step,),
         ).fetchall()
         found = []

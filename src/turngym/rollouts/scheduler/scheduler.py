@@ -71,6 +71,7 @@ class RolloutScheduler:
         env_id: Environment of the tasks that name none; kept in the trajectories.
         seed: Root of all seeds of the episodes.
         first_group: Running number of the first group.
+        blamed: Faults of the environment in an earlier process, by task; none by default.
         stride: From one group's number to the next; other schedulers play those between.
         version: Version of the policy's weights now.
         ledger: Accounts for every episode; owned by the caller. What an earlier process left in it
@@ -94,6 +95,7 @@ class RolloutScheduler:
         seed: int,
         version: int = 0,
         first_group: int = 0,
+        blamed: Mapping[str, int] | None = None,
         stride: int = 1,
         ledger: Ledger | None = None,
         timeline: Timeline | None = None,
@@ -117,6 +119,7 @@ class RolloutScheduler:
         self.env_id = env_id
         self.timeline = timeline
         self._seed = seed
+        self._blamed = blamed or {}
         self._stride = stride
         self._pools = pools
         self._policy = policy
@@ -163,7 +166,9 @@ class RolloutScheduler:
             on_episode=self._on_episode,
             keep_picture=self._keep_picture,
         )
-        self._dispatch = Dispatcher(self._pools, self._policy, context, self._buffer, self)
+        self._dispatch = Dispatcher(
+            self._pools, self._policy, context, self._buffer, self, self._blamed
+        )
         self._buffer.runner = self._dispatch
         await open_all(self._pools.values())
         self._is_open = True
@@ -228,6 +233,7 @@ class RolloutScheduler:
             self._is_taking = False
         if batch is None:
             return None
+        self._buffer.drop_expired(self.version + 1)  # what came too late for its only step
         if self._ledger is not None:
             self._ledger.reserve(batch.step, [*batch.groups, *batch.extra])
             await self._ledger.flush()
@@ -332,6 +338,11 @@ class RolloutScheduler:
     def closed(self) -> tuple[int, ...]:
         """Numbers of the groups that closed and wait for an update."""
         return tuple(self._buffer.ready)
+
+    @property
+    def blamed(self) -> dict[str, int]:
+        """Faults of the environment so far, by task."""
+        return dict(self._dispatch.blamed)
 
     # For the dispatcher.
 
@@ -453,10 +464,10 @@ class RolloutScheduler:
         if self.version not in recovery.batches:
             return None
         groups = recovery.batches.pop(self.version)
-        main = tuple(group for group in groups if group.kind == "group")
-        extra = tuple(group for group in groups if group.kind != "group")
-        self._buffer.taken = [(group.index, group.target) for group in main]
-        return Batch(step=self.version, groups=main, extra=extra, replayed=True)
+        main = [group for group in groups if group.kind == "group"]
+        for group in main:
+            self._selection.observe(group)
+        return self._buffer.batch(self.version, main, [g for g in groups if g.kind != "group"])
 
     def _on_trouble(self, trouble: str | None) -> None:
         was_blocked, self._blocked = self._blocked, trouble is not None

@@ -245,6 +245,8 @@ class RunState:
     """Groups begun for reinforcement; the running number of the next."""
     counted: list[int] = field(default_factory=list)
     """Groups that wait for an update and are in the metrics already."""
+    blamed: Mapping[str, int] = field(default_factory=dict)
+    """Faults of the environment so far, by task: too many, and the task is not played again."""
     episodes: int = 0
     faults: int = 0
     before: dict[str, Any] | None = None

@@ -57,7 +57,7 @@ class RecordingSelection:
         counted: Collection[int] = (),
     ) -> None:
         self.group_size = group_size
-        self.counted = frozenset(counted)
+        self._counted = frozenset(counted)
         self._selection = selection
         self._most = most
         self._begun = 0
@@ -80,7 +80,7 @@ class RecordingSelection:
 
     def observe(self, group: ReadyGroup) -> None:
         """Record a closed group."""
-        if group.index not in self.counted:
+        if group.index not in self._counted:
             self._closed.append(group)
 
     def admit(self, group: ReadyGroup) -> FilterDecision:
@@ -123,6 +123,8 @@ class Taken:
     next_index: int
     closed: tuple[int, ...]
     """Groups that were played and wait for an update."""
+    blamed: Mapping[str, int]
+    """Faults of the environment so far, by task."""
     counts: Mapping[str, float]
     """Of ``RolloutScheduler.counts``."""
     stats: SchedulerMetrics
@@ -153,8 +155,6 @@ class GroupSource:
         is_over = found is None and not self._selection.is_spent
         groups, extra = ((), ()) if found is None else (found.groups, found.extra)
         played = self._selection.taken()
-        if found is not None and found.replayed:  # by the run, which lost what it counted since
-            played = (*played, *(g for g in groups if g.index not in self._selection.counted))
         faults = Counter(self.scheduler.stats.faults) - self._faults
         self._faults += faults
         return Taken(
@@ -165,6 +165,7 @@ class GroupSource:
             faults=faults,
             next_index=self.scheduler.next_index,
             closed=self.scheduler.closed,
+            blamed=self.scheduler.blamed,
             counts=self.scheduler.counts(),
             stats=self.scheduler.stats,
             selection=self._selection.metrics(),
@@ -239,6 +240,8 @@ class Batch:
     """Groups of the run that were begun."""
     closed: list[int] = field(default_factory=list)
     """Groups that were played and wait for an update."""
+    blamed: Mapping[str, int] = field(default_factory=dict)
+    """Faults of the environment so far, by task."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -270,6 +273,7 @@ def joined(parts: Sequence[Taken], *, step: int, measures: bool) -> Batch:
         faults=sum((part.faults for part in parts), Counter[str]()),
         next_index=max(part.next_index for part in parts),
         closed=[index for part in parts for index in part.closed],
+        blamed=dict(sum((Counter(part.blamed) for part in parts), Counter[str]())),
         metrics=measured | _sums(part.selection for part in parts),
     )
 
@@ -314,6 +318,7 @@ async def open_source(
     ledger: Ledger | None,
     version: int,
     counted: Collection[int] = (),
+    blamed: Mapping[str, int] | None = None,
     first_group: int = 0,
     number: int = 0,
 ) -> AsyncIterator[GroupSource]:
@@ -327,6 +332,7 @@ async def open_source(
         ledger: Accounts for the episodes; owned by the caller.
         version: Version of the policy's weights now.
         counted: Groups that an earlier process left, and counted.
+        blamed: Faults of the environment in an earlier process, by task.
         first_group: Running number of the first group.
         number: Of the coordinator.
     """
@@ -359,6 +365,7 @@ async def open_source(
         seed=config.run.seed,
         version=version,
         first_group=first_group + number,
+        blamed=blamed,
         stride=count,
         ledger=ledger,
         keep_picture=runner.pictures,

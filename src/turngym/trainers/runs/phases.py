@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,7 @@ from turngym.trainers.update.imitation import (
     Imitator,
     render_episode,
     render_turns,
+    within,
 )
 from turngym.trainers.update.learner import TorchLearner
 from turngym.trainers.update.optimizer import load_own_state, own_state
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from turngym.rollouts.replay import PlayOn
     from turngym.trainers.distributed.group import Group
     from turngym.trainers.distributed.learner import ImitatorGroup, LearnerGroup
+
+logger = logging.getLogger(__name__)
 
 SHARDS = "learner"
 """Folder of a checkpoint in which ranks write their moments."""
@@ -128,6 +132,8 @@ def begin_imitation(
 ) -> Imitator | ImitatorGroup:
     """Return what the warm start trains with.
 
+    What is beyond ``model.context`` no policy would have read, and is not imitated.
+
     Args:
         config: The run's settings.
         model: The policy.
@@ -135,13 +141,28 @@ def begin_imitation(
         episodes: Of the expert.
         introductions: By environment, the ``info`` of its reset; none where the agent goes without.
         group: The ranks that train; None for this process alone.
+
+    Raises:
+        ConfigError: Nothing is left.
     """
     opening = _openings(config, renderer, episodes, introductions)
     rendered = [
         segment for e in episodes for segment in render_episode(renderer, e, *opening[e.env_id])
     ]
+    room = config.model.context
+    short = [found for segment in rendered if (found := within(segment, room)) is not None]
+    if not short:
+        raise ConfigError(
+            f"warm_start: no action of the episodes ends within model.context={room} tokens; set "
+            "it to more"
+        )
+    if cut := sum(len(segment.token_ids) > room for segment in rendered):
+        logger.warning(
+            "warm_start: %d of %d conversations are longer than model.context=%d; what is beyond "
+            "it is not imitated", cut, len(rendered), room,
+        )  # fmt: skip
     seed = derive_seed(config.run.seed, "warm_start")
-    make = partial(Imitator, episodes=rendered, config=config.warm_start, seed=seed)
+    make = partial(Imitator, episodes=short, config=config.warm_start, seed=seed)
     if group is None:
         return make(model=model)
     from turngym.trainers.distributed.learner import ImitatorGroup

@@ -120,7 +120,8 @@ def with_imitation(
         weight: Of their loss beside that of the new ones.
     """
     added: list[TrainingSample] = []
-    for number, trajectory in enumerate(trajectories, start=len(credit.trajectories)):
+    first = 1 + max((sample.trajectory for sample in credit.samples), default=-1)
+    for number, trajectory in enumerate(trajectories, start=first):
         advantage = trajectory.episode_return - baseline
         if advantage > 0 and weight > 0:
             values_M = np.full(trajectory.num_sampled_tokens, advantage)

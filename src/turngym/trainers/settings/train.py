@@ -381,10 +381,11 @@ class TrainConfig(StrictModel):
                 f"selection.budget: rollout.group_size={size} must lie between "
                 f"least={budget.least} and most={budget.most}"
             )
-        if isinstance(chosen.replay, Imitation) and algo.loss.aggregation == "prompt_mean":
+        by_group = algo.loss.aggregation == "prompt_mean" or algo.loss.surrogate.is_of_episodes
+        if isinstance(chosen.replay, Imitation) and by_group:
             raise ValueError(
-                "selection.replay.type='imitation' trains on attempts without a group: wanted "
-                "another aggregation than 'prompt_mean'"
+                "selection.replay.type='imitation' trains on attempts without a group: wanted no "
+                "loss.aggregation='prompt_mean', and no surrogate that fits whole episodes"
             )
         return self
 

@@ -7,7 +7,7 @@ share. So ranks change nothing but rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from turngym.trainers.settings.optimizer import ComputeConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+T = TypeVar("T")
 NEUTRAL_HEAD = {
     "final_logit_softcapping": None,
     "logits_soft_cap": None,
@@ -92,9 +93,10 @@ def computing(body: nn.Module) -> Iterator[None]:
     compute = compute_of(body)
     layers = layers_of(body) if compute.recompute and torch.is_grad_enabled() else []
     for layer in layers:
-        # Only a layer in training mode is computed again. What is inside it stays in evaluation
-        # mode: dropout would make the ratio of a token to itself another number than 1.
-        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+        # Only a layer in training mode is computed again.
+        layer._gradient_checkpointing_func = partial(
+            checkpoint, _evaluating, layer, use_reentrant=False
+        )
         layer.gradient_checkpointing = layer.training = True
     is_full = compute.dtype == torch.float32
     try:
@@ -103,6 +105,15 @@ def computing(body: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.gradient_checkpointing = layer.training = False
+
+
+def _evaluating(layer: nn.Module, forward: Callable[..., T], *args: Any) -> T:
+    """Return what a layer does in evaluation mode: with dropout no ratio of a token would be 1."""
+    before, layer.training = layer.training, False
+    try:
+        return forward(*args)
+    finally:
+        layer.training = before
 
 
 def layers_of(body: nn.Module) -> list[Any]:
@@ -123,9 +134,6 @@ def _check(plain: Any, config: ComputeConfig) -> None:
             f"learner.dtype={config.dtype!r}: {name} changes its logits after the head "
             f"({changed[0]}), which would be rounded; set learner.dtype=float32"
         )
-
-
-T = TypeVar("T")
 
 
 class Ranks:

@@ -76,6 +76,21 @@ def render_episode(
     ]
 
 
+def within(episode: RenderedEpisode, most: int) -> RenderedEpisode | None:
+    """Return a segment without the turns that end beyond ``most`` tokens; None where all do."""
+    turns = episode.turn_ids
+    if len(turns) <= most:
+        return episode
+    ends = [n for n in range(1, most + 1) if turns[n - 1] >= 0 and turns[n] != turns[n - 1]]
+    if not ends:
+        return None
+    return RenderedEpisode(
+        token_ids=episode.token_ids[: ends[-1]],
+        action_mask=episode.action_mask[: ends[-1]],
+        turn_ids=turns[: ends[-1]],
+    )
+
+
 def render_turns(
     renderer: Renderer,
     trajectory: Trajectory,

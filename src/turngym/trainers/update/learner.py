@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -327,6 +327,10 @@ class TorchLearner:
                 samples, starts = with_targets(samples, loss.surrogate, scores)
             inputs = SurrogateInputs.of(samples, current, before)
             sequences_N = flat(sequence_ids(samples), samples)
+            if loss.ratio_level != "token":
+                own_N = token_log_ratios(inputs, loss)
+                of_whole_N = level_log_ratios(own_N, sequences_N, loss.ratio_level)
+                inputs = replace(inputs, log_ratios=of_whole_N)
             if not loss.correction.is_local:
                 logprobs = PolicyLogprobs(
                     behaviour=flat([s.behaviour_logprobs for s in samples], samples),
@@ -346,8 +350,7 @@ class TorchLearner:
                 rng = generator(self._seed, "covariance", self.updates, number)
                 held_back = [f > 0 for f in unflat(covariant_tokens(inputs, loss, rng), samples)]
             if needs_ratios:
-                own_N = token_log_ratios(inputs, loss)
-                ratios = unflat(level_log_ratios(own_N, sequences_N, loss.ratio_level), samples)
+                ratios = unflat(inputs.log_ratios, samples)
         return MiniBatch(
             samples=samples,
             loss=loss,

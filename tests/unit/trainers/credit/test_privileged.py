@@ -25,6 +25,7 @@ from turngym.trainers.credit.sources.privileged import (
     truth_prefix,
     turn_means,
 )
+from turngym.trainers.selection.past import as_context
 from turngym.trainers.settings.rewards import Privileged
 
 CONFIG = Privileged(type="privileged", lr=1e-3, steps_per_update=3, batch_pairs=4, buffer_pairs=16)
@@ -160,6 +161,25 @@ def test_advantages_are_mean_log_ratios_behind_the_truth() -> None:
         assert found[at] == pytest.approx(wanted, abs=1e-4)
     assert not found[rows[0].turn_ids_L < 0].any()
     assert np.abs(found).max() > 0.1
+
+
+def test_turns_that_are_context_have_no_value() -> None:
+    said = [("exits", "go"), ("got", "key")]
+    better, worse, third = (
+        rendered_episode(said, rewards=[0, won], truth="key", member=number)
+        for number, won in enumerate((1, 0, 0))
+    )
+    given = replace(worse, turns=as_context(worse.turns))
+    cut = replace(third, turns=(*as_context(third.turns[:1]), *third.turns[1:]))
+    source, plain = (PrivilegedSource(CONFIG, context(sharpened())) for _ in range(2))
+    for one in (plain, source):
+        one.read(batch([better, worse]))
+    found = plain.read(batch([better, cut]))["privileged"]
+    other = source.read(batch([better, given, cut]))["privileged"]
+    assert found.has_value_N.tolist() == [True, True, False, True]
+    assert other.has_value_N.tolist() == [True, True, False, False, False, True]
+    np.testing.assert_allclose(other.values_N[[0, 1, 5]], found.values_N[[0, 1, 3]], atol=1e-5)
+    assert np.abs(found.values_N[3]) > 0
 
 
 def test_the_first_advantages_are_zero() -> None:

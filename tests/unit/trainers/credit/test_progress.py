@@ -27,6 +27,7 @@ from turngym.trainers.credit.sources.progress import (
     progress_rewards,
     squared_error,
 )
+from turngym.trainers.selection.past import as_context
 from turngym.trainers.settings.rewards import Progress
 from turngym.types import StopReason, TrajectoryGroup
 
@@ -196,6 +197,18 @@ def test_a_batch_is_judged_before_it_is_learned_from() -> None:
     config = CONFIG.model_copy(update={"warmup_updates": 0})
     component = ProgressSource(config, context()).read(fixture())["progress"]
     np.testing.assert_array_equal(component.values_N, [0.5, 0.5, 0.5, 0.5, 0, 0.5])
+
+
+def test_turns_that_are_context_contribute_nothing() -> None:
+    source = ProgressSource(CONFIG.model_copy(update={"grounding_weight": 0.0}), context())
+    source.read(fixture())
+    first, second = fixture().episodes
+    cut = replace(first, turns=(*as_context(first.turns[:1]), *first.turns[1:]))
+    given = replace(second, turns=as_context(second.turns))
+    wanted = source._learner.contributions([source._example(cut)])[0]
+    found = source.read(batch([cut, given]))["progress"].values_N
+    np.testing.assert_allclose(found, [0, *wanted, 0, 0, 0])
+    assert wanted.all()
 
 
 def test_the_constant_ablation_shares_the_outcome_out() -> None:

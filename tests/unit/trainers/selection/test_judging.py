@@ -180,6 +180,13 @@ def test_imitated_attempts_are_averaged_apart_from_new_ones() -> None:
     assert [a.tolist() for a in arrays[:2]] == [a.tolist() for a in alone]
 
 
+def test_imitated_attempts_share_no_number_with_what_a_method_replays() -> None:
+    credit = credit_of(algo("dr_grpo"), group(episode([1.0]), episode([0.0], member=1)))
+    replayed = replace(credit, trajectories=(), advantages=())  # actions of other episodes
+    found = with_imitation(replayed, [attempt(1.0, 7)], baseline=0.5, weight=0.25)
+    assert [s.trajectory for s in found.samples] == [0, 1, 2]
+
+
 def test_a_prefix_is_context_and_its_rest_is_trained() -> None:
     whole = attempt(1.0, 0, turns=3)
     part = trained_part(member_of(whole, 0, first_turn=2))

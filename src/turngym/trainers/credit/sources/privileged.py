@@ -73,7 +73,7 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
 
     The critic judges a batch before it learns from it. An episode has no value without a true
     answer, or when it is too long for the model with the answer before it;
-    ``credit/privileged_fallbacks`` counts them.
+    ``credit/privileged_fallbacks`` counts them. A turn that is context has none either.
 
     Critic and reference are copies of the policy as it is in the first update; of a policy with
     adapters the critic trains the adapters alone.
@@ -101,9 +101,8 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
         values_N = np.zeros(turns.turn_N.shape)
         has_value_N = np.zeros(turns.turn_N.shape, dtype=np.bool_)
         for one in judged:
-            start = int(turns.start_B[one.number])
-            own = slice(start, start + one.advantages_T.size)
-            values_N[own], has_value_N[own] = one.advantages_T, True
+            own_N = (turns.episode_N == one.number) & (turns.tokens_N > 0)
+            values_N[own_N], has_value_N[own_N] = one.advantages_T, True
         self._metrics = self._learn(turns, judged, self._learner)
         return {"privileged": RewardComponent(values_N=values_N, has_value_N=has_value_N)}
 
@@ -139,8 +138,11 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
         )
 
     def _rows(self, episode: Trajectory) -> tuple[Row, ...]:
-        """Return the episode behind its true answer; nothing when it has none or does not fit."""
-        if not episode.ground_truth:
+        """Return the episode behind its true answer; nothing when it has none or does not fit.
+
+        Nor where all of it is context.
+        """
+        if not (episode.ground_truth and episode.num_sampled_tokens):
             return ()
         prefix = truth_prefix(self._context.renderer, episode.ground_truth)
         rows = episode_rows(episode, prefix=prefix)
@@ -257,13 +259,14 @@ def truth_prefix(renderer: Renderer, truth: str) -> tuple[int, ...]:
 
 
 def turn_means(values_M: NDArray[np.float32], turns_M: NDArray[np.int64]) -> FloatArray:
-    """Return the mean over the sampled tokens of each turn, shape [T].
+    """Return the mean over the sampled tokens of each turn that has any, shape [T].
 
     Args:
         values_M: One number per sampled token.
-        turns_M: 0-based turn of each; no turn is without tokens.
+        turns_M: 0-based turn of each.
     """
-    means_T: FloatArray = np.bincount(turns_M, values_M) / np.bincount(turns_M)
+    places_M = np.unique(turns_M, return_inverse=True)[1]
+    means_T: FloatArray = np.bincount(places_M, values_M) / np.bincount(places_M)
     return means_T
 
 

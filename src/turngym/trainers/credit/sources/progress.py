@@ -99,8 +99,13 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
         return ProgressEstimator(model, config, seed=seed, max_tokens=context.max_tokens)
 
     def _judge_and_learn(self, turns: TurnBatch) -> FloatArray:
-        """Return contributions [N] of an estimator that has not seen the batch, then train it."""
-        examples = [self._example(episode) for episode in turns.episodes]
+        """Return contributions [N] of an estimator that has not seen the batch, then train it.
+
+        A turn that is context alone has none.
+        """
+        is_read_B = turns.sums(turns.tokens_N) > 0
+        examples = [self._example(turns.episodes[b]) for b in np.flatnonzero(is_read_B)]
+        outcome_B = turns.outcome_B[is_read_B]
         # Judged before it learns: predictions of what it has seen would be the outcomes themselves.
         contributions = self._learner.contributions(examples)
         predicted_B = np.array([values_T.sum() for values_T in contributions])
@@ -108,15 +113,17 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
         if contributions:
             spread = float(np.mean([values_T.std() for values_T in contributions]))
             metrics["credit/progress_spread"] = spread
-        if found := correlation(predicted_B, turns.outcome_B):
+        if found := correlation(predicted_B, outcome_B):
             metrics["credit/progress_correlation"] = found
         if self._warm_up.learns:
             self._buffer.add(examples)
             steps = self._warm_up.steps(self._config.steps_per_update)
             losses = [self._learner.step(self._buffer) for _ in range(steps)]
             metrics["credit/progress_loss"] = float(np.mean(losses))
-        self._metrics = metrics | self._warm_up.end_update(predicted_B, turns.outcome_B)
-        return np.concatenate([np.zeros(0), *contributions])
+        self._metrics = metrics | self._warm_up.end_update(predicted_B, outcome_B)
+        values_N = np.zeros(turns.turn_N.shape)
+        values_N[turns.tokens_N > 0] = np.concatenate([np.zeros(0), *contributions])
+        return values_N
 
     def _example(self, episode: Trajectory) -> TrainingExample:
         rows, reads = episode_rows(episode), self._config.reads
