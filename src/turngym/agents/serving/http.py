@@ -319,7 +319,11 @@ def guarded_app(
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` returns; it is cancelled when the client goes away."""
+    """Return what ``work`` returns; it is cancelled when the client of ``request`` goes away.
+
+    Raises:
+        BadRequest: The client went away.
+    """
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":

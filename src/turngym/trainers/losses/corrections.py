@@ -16,7 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from turngym.trainers.losses.surrogates import MAX_LOG_RATIO, episodes_of, level_log_ratios
+from turngym.trainers.losses.surrogates import (
+    MAX_LOG_RATIO,
+    SurrogateInputs,
+    episodes_of,
+    flat,
+    level_log_ratios,
+)
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.corrections import CorrectionConfig, Rejection, StepScale
 from turngym.trainers.settings.loss import RatioLevel
@@ -36,6 +42,19 @@ class PolicyLogprobs:
     advantages: Tensor
     sequences: Tensor | None = None
     """From ``sequence_ids``; not read where everything is judged token by token."""
+
+    @classmethod
+    def of(
+        cls, samples: Sequence[TrainingSample], inputs: SurrogateInputs, sequences_N: Tensor
+    ) -> PolicyLogprobs:
+        """Return those of all tokens of ``samples``; ``sequences_N`` as in the class."""
+        return cls(
+            behaviour=flat([s.behaviour_logprobs for s in samples], samples),
+            proximal=inputs.old_logprobs,
+            current=inputs.policy_logprobs,
+            advantages=inputs.advantages,
+            sequences=sequences_N,
+        )
 
     def log_ratios(self, pair: str) -> Tensor:
         """Return the log-ratios of a pair, [N], bounded; NaN where one is not a number."""

@@ -332,13 +332,7 @@ class TorchLearner:
                 of_whole_N = level_log_ratios(own_N, sequences_N, loss.ratio_level)
                 inputs = replace(inputs, log_ratios=of_whole_N)
             if not loss.correction.is_local:
-                logprobs = PolicyLogprobs(
-                    behaviour=flat([s.behaviour_logprobs for s in samples], samples),
-                    proximal=inputs.old_logprobs,
-                    current=inputs.policy_logprobs,
-                    advantages=inputs.advantages,
-                    sequences=sequences_N,
-                )
+                logprobs = PolicyLogprobs.of(samples, inputs, sequences_N)
                 weights = unflat(correction_weights(logprobs, loss.correction), samples)
                 # Means may be over the tokens that are left, so coefficients come after weights.
                 if loss.correction.denominator == "kept":
