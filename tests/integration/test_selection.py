@@ -129,7 +129,7 @@ def test_no_choice_is_the_loop_as_it_was(tmp_path: Path) -> None:
         (["selection.filter={\"mean_low\": 0.8, \"mean_high\": 0.2}"], "must not be more than"),
         (
             ['selection.replay={"type": "imitation"}', "algo.loss.aggregation=prompt_mean"],
-            "another aggregation than 'prompt_mean'",
+            "wanted no loss.aggregation='prompt_mean'",
         ),
     ],
 )  # fmt: skip
