@@ -122,7 +122,7 @@ def text_of(content: Any) -> str:
 
 def said_in(message: Mapping[str, Any]) -> str:
     """Return what an answer says, with thoughts that stand apart in ``<think>`` tags before it."""
-    said = text_of(message.get("content")) or text_of(message.get("refusal"))
+    said = text_of(message.get("content"))
     return said if THOUGHT_ENDS in said else with_thought(thought_in(message), said)
 
 
