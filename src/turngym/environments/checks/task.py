@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -110,8 +111,12 @@ class EnvSubject:
 
     def play(self, task: Task, moves: Moves, *, name: str, max_turns: int = 500) -> Played:
         """Play the moves of one episode up to ``max_turns``; for several threads at once."""
-        with self._env() as env, _limited(env):
-            return play(env, task, moves, name=name, max_turns=max_turns)
+        with self._env() as env, _limited(env) as is_late:
+            played = play(env, task, moves, name=name, max_turns=max_turns)
+        if played.fault and is_late():
+            fault = f"the episode took more than {_EPISODE_S:g} s; {played.fault}"
+            return dataclasses.replace(played, fault=fault)
+        return played
 
     def expert_elsewhere(self, task: Task, *, hash_seed: int, clock_s: float) -> Played:
         """Play the expert in another process, as ``Subject``.
@@ -185,19 +190,23 @@ class EnvSubject:
 
 
 @contextmanager
-def _limited(env: AnyEnv) -> Iterator[None]:
-    """Interrupt what the block does with ``env``, again and again, once it took too long."""
-    done = Event()
+def _limited(env: AnyEnv) -> Iterator[Callable[[], bool]]:
+    """Interrupt what the block does with ``env``, again and again, once it took too long.
+
+    What it gives says whether it was interrupted.
+    """
+    done, late = Event(), Event()
 
     def watch() -> None:
         is_done = done.wait(_EPISODE_S)
         while not is_done:
+            late.set()
             _interrupt(env)
             is_done = done.wait(1.0)
 
     Thread(target=watch, name="turngym-check-limit", daemon=True).start()
     try:
-        yield
+        yield late.is_set
     finally:
         done.set()
 
@@ -231,9 +240,7 @@ def play(env: AnyEnv, task: Task, moves: Moves, *, name: str, max_turns: int = 5
             if over:
                 break
     except Exception as error:  # noqa: BLE001 - a fault of the task is what is looked for
-        is_late = time.perf_counter() - started > _EPISODE_S
-        late = f"the episode took more than {_EPISODE_S:g} s; " if is_late else ""
-        found |= {"fault": f"{late}{type(error).__name__}: {error}", "score": None}
+        found |= {"fault": f"{type(error).__name__}: {error}", "score": None}
     else:
         found["score"] = info.get("score") if over else 0.0
     parts = info.get("reward_parts") if over else None
