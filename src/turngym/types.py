@@ -140,6 +140,16 @@ def thought_apart(text: str) -> tuple[str, str]:
     return THOUGHT_TAG.sub("", text.removesuffix(said)).strip(), said.lstrip("\n")
 
 
+def sum_by_name(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Return the sums of two sets of numbers, such as usage or parts of rewards.
+
+    Args:
+        one: Numbers by name.
+        other: The same; a name that is missing counts as 0.
+    """
+    return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in {**one, **other}}
+
+
 def _objects(text: str) -> Iterator[tuple[dict[str, Any], int, int]]:
     broken = 0  # characters that were read for nothing: deep objects are all read
     start = _OBJECT.search(text)

@@ -137,7 +137,9 @@ def test_envs_shows_one_environment_with_its_options(capsys: Captured) -> None:
     (record,) = json.loads(capsys.readouterr().out)
     defaults = {option["name"]: option["default"] for option in record["options"]}
     styles = {"action_style": "commands", "picture": False}
-    assert defaults == {"max_turns": 120, "difficulty": "hard", **styles}
+    assert defaults == {
+        "max_turns": 120, "calls_per_turn": 1, "difficulty": "hard", **styles,
+    }  # fmt: skip
 
 
 def test_envs_names_the_nearest_family(capsys: Captured) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
-from turngym.types import Message, StopReason, TokenSpan, Trajectory, Turn
+from turngym.types import Message, StopReason, TokenSpan, Trajectory, Turn, sum_by_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +64,7 @@ class Learned:
 
     def counted_in(self, turn: Turn) -> Turn:
         """Return the episode's last turn with what the lesson took."""
-        return replace(turn, usage=sum_of_usage(turn.usage, self.usage))
-
-
-def sum_of_usage(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """Return what was spent in all.
-
-    Args:
-        one: By the names of ``Turn.usage``.
-        other: The same; a name that is missing counts as 0.
-    """
-    return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in {**one, **other}}
+        return replace(turn, usage=sum_by_name(turn.usage, self.usage))
 
 
 def messages_seen(observation: Mapping[str, Any], info: Mapping[str, Any]) -> tuple[Message, ...]:

@@ -20,8 +20,7 @@ from turngym.agents.policy import (
     PolicyTurn,
 )
 from turngym.coroutines import awaited
-from turngym.environments.core.episode import joined_info
-from turngym.environments.core.spaces import Info
+from turngym.environments.core.spaces import Info, joined_info
 from turngym.errors import ConfigError, EnginesLost, EnvironmentFault, EpisodeError, PolicyFault
 from turngym.faults import Boundary, Tolerated, cancellations, message_of
 from turngym.seeding import derive_seed

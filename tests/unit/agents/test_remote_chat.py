@@ -23,9 +23,10 @@ from helpers.fake_server import (
     send_json,
     talk_for_ever,
 )
+from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.chat.prompting import ChatMessage, Completion
 from turngym.agents.config import ChatConfig
-from turngym.agents.policy import ContextOverflow
+from turngym.agents.policy import ContextOverflow, EpisodeContext
 from turngym.agents.remote.chat import RemoteChat
 from turngym.agents.remote.endpoint import RateLimit, read_json
 from turngym.agents.remote.wire import retry_after_s
@@ -322,6 +323,23 @@ async def test_tool_call_becomes_the_action_and_its_answer_a_tool_message() -> N
     assert rows[1]["content"] == "I look."
     assert rows[2] == {"role": "tool", "tool_call_id": "call0", "content": "found"}
     assert rows[3] == {"role": "tool", "tool_call_id": "call1", "content": NOT_CARRIED_OUT}
+
+
+async def test_an_environment_that_takes_several_calls_answers_each() -> None:
+    call = ("go", '{"way": "north"}')
+    replies = [answer("Both.", calls=[call, call]), answer("", calls=[call]), answer("done")]
+    async with fake_server(*replies) as server:
+        session: Any = ChatAgent(RemoteChat(ChatConfig(model="tiny", base_url=server.url))).start(
+            EpisodeContext(env_id="e", task_id="t", seed=1, instructions="a", rules="a")
+        )
+        turn = await session.act({"text": "room 0"}, {"tools": TOOLS, "calls_per_turn": 2})
+        one = '{"name": "go", "arguments": {"way": "north"}}'
+        assert turn.action.content == f"Both.\n{one}\n{one}"
+        await session.act({"text": "room 1\n\nroom 2"}, {"results": ("room 1", "room 2")})
+        await session.act({"text": "room 3"}, {})
+        await session.close()
+    said = [(row.get("tool_call_id"), row["content"]) for row in server.bodies[2]["messages"][3:]]
+    assert said == [("call0", "room 1"), ("call1", "room 2"), (None, ""), ("call0", "room 3")]
 
 
 @pytest.mark.parametrize("call", [{"id": "a", "type": "custom"}, {"id": "a", "function": "go"}])

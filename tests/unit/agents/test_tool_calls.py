@@ -462,6 +462,47 @@ def test_an_agent_shows_tools_once_and_results_as_results_and_resumes_the_same()
             assert asyncio.run(resume(upto, as_context=as_context)) == engine.read_ids[0], upto
 
 
+def test_each_of_several_calls_has_its_result_and_stays_one_turn_of_the_history() -> None:
+    one = renderer()
+    answers = [sampled(one, *WALKS[:2]), sampled(one, WALKS[2]), sampled(one, *WALKS[:2])]
+    engine = Scripted(*answers, one.closed("done"))
+    infos: list[Any] = [
+        {"tools": TOOLS, "calls_per_turn": 2}, {"results": ("room 1", "room 2")}, {},
+        {"results": ("room 4", "room 5")},
+    ]  # fmt: skip
+    texts = ["room 0", "room 1\n\nroom 2", "room 3", "room 4\n\nroom 5"]
+
+    async def play(history: WindowHistory | None) -> list[str]:
+        agent = ChatAgent(EngineModel(engine, one, sampling=Sampling()), history=history)
+        session = agent.start(CONTEXT)
+        return [
+            (await session.act({"text": text}, info)).action.content
+            for text, info in zip(texts, infos, strict=True)
+        ]
+
+    def row(walk: Any) -> FoundCall:
+        return FoundCall(name="go", arguments=walk)
+
+    said = asyncio.run(play(None))
+    assert said[0] == "\n".join(action_text("go", walk) for walk in WALKS[:2])
+    rows: list[Any] = [
+        ("system", "a"), ("user", "room 0"),
+        called_row([*map(row, WALKS[:2])], ""),
+        result_row(row({}), "room 1"), result_row(row({}), "room 2"),
+        called_row([row(WALKS[2])], ""), result_row(row({}), "room 3"),
+        called_row([*map(row, WALKS[:2])], ""),
+        result_row(row({}), "room 4"), result_row(row({}), "room 5"), ("assistant", "done"),
+    ]  # fmt: skip
+    whole = rendered(one.tokenizer, rows, generate=False, tools=TOOLS)
+    assert one.tokenizer.decode(engine.read_ids[-1]) == whole.rstrip("\n")
+
+    engine = Scripted(*answers, one.closed("done"))
+    asyncio.run(play(WindowHistory(2, keep=2)))
+    cut = [("system", "a"), ("user", "room 1\n\nroom 2"), *rows[5:7]]
+    begin = rendered(one.tokenizer, cut, generate=True, tools=TOOLS)
+    assert one.tokenizer.decode(engine.read_ids[-2]).startswith(begin)
+
+
 def test_a_history_that_is_cut_keeps_its_calls_as_calls() -> None:
     one = renderer("tags")
     answers = [sampled(one, walk, text="Well.\n") for walk in WALKS]

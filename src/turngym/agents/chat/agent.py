@@ -30,14 +30,13 @@ from turngym.agents.policy import (
     PolicySession,
     PolicyTurn,
     messages_seen,
-    sum_of_usage,
 )
 from turngym.agents.rendering import AnswerEnd, Renderer
 from turngym.agents.tool_calls import in_words, with_all_calls, with_tools
 from turngym.coroutines import awaited
 from turngym.seeding import derive_seed
 from turngym.tracing import is_tracing, note, traced
-from turngym.types import Message, Trajectory, Turn, after_thoughts
+from turngym.types import Message, Trajectory, Turn, after_thoughts, sum_by_name
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +96,8 @@ class _ChatSession:
         self._context = context
         self._conversation = agent.model.open(context.seed)
         self._tools: Sequence[Mapping[str, Any]] = ()
+        self._takes_all_calls = False
+        """Whether all calls of an answer are carried out, not the first alone."""
         self._messages: list[ChatMessage] = []
         self._replayed: list[tuple[list[ChatMessage], Turn]] = []
         self._num_turns = 0
@@ -110,7 +111,7 @@ class _ChatSession:
 
     def replay(self, observation: Mapping[str, Any], info: Mapping[str, Any], turn: Turn) -> None:
         """Take over a turn that was played before, its tokens exactly as they were."""
-        self._tools = info.get("tools", self._tools)
+        self._note_tools(info)
         new = [ChatMessage(message=message) for message in turn.observation]
         if new:
             new = _shown(new, observation, info)
@@ -122,6 +123,12 @@ class _ChatSession:
         entries = [*new, ChatMessage(message=turn.action)]
         self._add(entries, turn, starts_segment=turn.starts_segment)
 
+    def _note_tools(self, info: Mapping[str, Any]) -> None:
+        """Take over what the ``info`` of a reset says of tools."""
+        self._tools = info.get("tools", self._tools)
+        if "messages" in info or "calls_per_turn" in info:  # of a program, which takes them all
+            self._takes_all_calls = True
+
     async def _resume(self) -> None:
         """Resume the conversation from the replayed turns; restarting it may have to wait."""
         replayed, self._replayed = self._replayed, []
@@ -131,7 +138,7 @@ class _ChatSession:
             self._conversation.resume(new, turn)
 
     async def _act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
-        self._tools = info.get("tools", self._tools)
+        self._note_tools(info)
         new, rewritten = self._new(observation, info)
         self._spent = {}
         if rewritten is None:
@@ -145,12 +152,11 @@ class _ChatSession:
         self._add([*new, answer.entry], answer, starts_segment=starts_segment)
         return PolicyTurn(
             observation=tuple(entry.message for entry in new),
-            # A program carries out all calls of an answer, an environment the first.
-            action=with_all_calls(answer.message) if "messages" in info else answer.message,
+            action=with_all_calls(answer.message) if self._takes_all_calls else answer.message,
             spans=answer.spans,
             starts_segment=starts_segment,
             segment_reason=answer.segment_reason if rewritten is None else rewritten.reason,
-            usage=sum_of_usage(self._spent, answer.usage) if self._spent else answer.usage,
+            usage=sum_by_name(self._spent, answer.usage) if self._spent else answer.usage,
         )
 
     def _new(
@@ -163,10 +169,7 @@ class _ChatSession:
                 said = tuple(map(in_words, said))
             new = _shown([ChatMessage(message=one) for one in said], observation, info)
         else:
-            seen = self._agent.prompting.observation(observation, info)
-            if self._messages and self._messages[-1].calls_tools:
-                seen = replace(seen, message=replace(seen.message, role="tool"))
-            new = [seen]
+            new = self._observed(observation, info)
         reason = info.get("rewritten") if self._messages else None
         if reason is None and self._messages:
             return new, None
@@ -179,6 +182,18 @@ class _ChatSession:
             new = _with_tools(new, self._tools)
         return new, None if reason is None else Rewritten(messages=new, reason=reason)
 
+    def _observed(
+        self, observation: Mapping[str, Any], info: Mapping[str, Any]
+    ) -> list[ChatMessage]:
+        """Return what an environment shows: what came of each call, where there were some."""
+        observe = self._agent.prompting.observation
+        if not (self._messages and self._messages[-1].calls_tools):
+            return [observe(observation, info)]
+        *before, last = info.get("results", [observation["text"]])
+        seen = observe({**observation, "text": last}, info)
+        seen = replace(seen, message=replace(seen.message, role="tool"))
+        return [*(ChatMessage(message=Message(role="tool", content=one)) for one in before), seen]
+
     async def ask(self, messages: Sequence[ChatMessage]) -> str:
         """Ask the model something apart from the conversation, and count what it costs."""
         # Seeded by the turn, of which each asks at most once: a resumed episode asks the same way.
@@ -188,7 +203,7 @@ class _ChatSession:
             answer = await aside.complete(messages)
         finally:
             await awaited(aside.close())
-        self._spent = sum_of_usage(self._spent, answer.usage)
+        self._spent = sum_by_name(self._spent, answer.usage)
         return after_thoughts(answer.message.content)
 
     def close(self) -> Awaitable[None] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
@@ -360,8 +361,9 @@ def estimated_tokens(messages: Sequence[ChatMessage]) -> float:
 
 
 def _turn_starts(messages: Sequence[ChatMessage]) -> list[int]:
-    """Return where each observation stands; a system message is none."""
-    return [i for i, entry in enumerate(messages) if entry.message.role in ("user", "tool")]
+    """Return where each observation begins; a system message is none."""
+    seen = [entry.message.role in ("user", "tool") for entry in messages]
+    return [i for i, is_seen in enumerate(seen) if is_seen and not (i and seen[i - 1])]
 
 
 def _system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -369,11 +371,12 @@ def _system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def _unbound(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return ``messages``; a first answer to a tool whose call is gone becomes a user's words."""
-    if not messages or messages[0].message.role != "tool":
-        return list(messages)
-    message = Message(role="user", content=messages[0].message.content)
-    return [ChatMessage(message=message, image=messages[0].image), *messages[1:]]
+    """Return ``messages``; first answers to tools whose calls are gone become a user's words."""
+    results = [*takewhile(lambda entry: entry.message.role == "tool", messages)]
+    words = [
+        ChatMessage(message=replace(one.message, role="user"), image=one.image) for one in results
+    ]
+    return [*_merged(words), *messages[len(results) :]]
 
 
 def _merged(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from turngym.errors import ConfigError, require_known
-from turngym.types import json_objects
+from turngym.types import after_thoughts, json_object_at, json_objects
 
 ActionStyle = Literal["commands", "tools"]
 """How actions are written: in words, or as JSON tool calls."""
@@ -61,6 +61,7 @@ _ANY_QUOTES = "".join(QUOTES)
 LEAD = re.compile(r"^(?:[*_]*action\s*:[*_]*|>|\$)\s*", re.IGNORECASE)
 _MARKS = ("**", "__", "*", "_", "`")
 _QUOTED_WORDS = re.compile(r"(?<!\S)(?:\"([^\"]+)\"|'([^']+)'|\u201c([^\u201d]+)\u201d)(?!\S)")
+_BETWEEN_CALLS = re.compile(r"(?:\s|[,;]|</?tool_call>|```\w*)*")
 _FULL_STOP = re.compile(r"(?<=\w)\.$")
 
 # Bounds on the work that one text can cause.
@@ -301,6 +302,22 @@ class JsonTools:
                 raise ConfigError(f"tool {name!r}: bad JSON Schema: {error.message}") from error
             found[name] = Draft202012Validator(schema, registry=Registry())  # which fetches nothing
         return found
+
+
+def calls_at_end(action: object) -> list[str]:
+    """Return the tool calls at the end of an answer, with nothing but marks between them.
+
+    Earlier ones, of which the model only spoke, are not among them.
+    """
+    found: list[str] = []
+    text, end = after_thoughts(action) if isinstance(action, str) else "", 0
+    for value, start in json_objects(text):
+        if isinstance(value.get("name"), str):
+            if _BETWEEN_CALLS.fullmatch(text, end, start) is None:
+                found = []
+            end = json_object_at(text, start)[1]
+            found.append(text[start:end])
+    return found
 
 
 def in_style(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 
 from turngym.coroutines import awaited, finished
-from turngym.environments.core.actions import Action, InvalidAction
+from turngym.environments.core.actions import Action, InvalidAction, calls_at_end
 from turngym.environments.core.episode import (
     EpisodeCore,
     Observation,
@@ -31,12 +31,11 @@ from turngym.environments.core.episode import (
     Snapshot,
     SnapshotKind,
     Step,
-    joined_info,
 )
-from turngym.environments.core.spaces import Info
+from turngym.environments.core.spaces import Info, joined_info
 from turngym.errors import SnapshotError
 from turngym.tasks.base import Task
-from turngym.types import after_thoughts
+from turngym.types import after_thoughts, sum_by_name
 
 __all__ = [
     "AsyncTurnEnv",
@@ -73,6 +72,46 @@ def _add_end(outcome: Outcome, end: Outcome | None) -> None:
     outcome.text = f"{outcome.text}\n{end.text}"
     outcome.reward += end.reward
     outcome.info = joined_info(outcome.info or {}, end.info or {}, outcome.reward)
+
+
+async def _step_of_calls(env: EpisodeCore, calls: Sequence[str]) -> Step:
+    """Carry out the calls of one answer in their order, as one step, until the episode is over.
+
+    Each is a step of the environment's own, and so a turn of its limits. What came of each stands
+    in the observation and in ``info["results"]``; rewards and their parts are summed, the first
+    invalid call is named, and the rest of ``info`` is of the last.
+    """
+    results: list[str] = []
+    joined: Info = {}
+    total = 0.0
+    for number, call in enumerate(calls[: env.calls_per_turn], 1):
+        observation, reward, terminated, truncated, info = await awaited(env.step(call))
+        if "invalid_action" in info:
+            info["invalid_action"] = f"call {number}: {info['invalid_action']}"
+        results.append(observation["text"])
+        joined = _both_infos(joined, info, total, reward)
+        total += reward
+        if terminated or truncated:
+            break
+    why = "the episode is over" if env._over else f"at most {env.calls_per_turn} calls an answer"
+    results += [f"Not carried out: {why}."] * (len(calls) - len(results))
+    env._last_text = "\n\n".join(results)
+    joined["results"] = tuple(results)
+    return {**observation, "text": env._last_text}, total, terminated, truncated, joined
+
+
+def _both_infos(before: Info, info: Info, paid: float, reward: float) -> Info:
+    """Return the ``info`` of two calls as that of one, which pays ``paid`` and ``reward``."""
+    joined = dict(info)
+    if "invalid_action" in before:
+        joined["invalid_action"] = before["invalid_action"]
+    if "reward_parts" in before or "reward_parts" in info:
+        parts = [
+            one.get("reward_parts", {"reward": pay} if pay else {})
+            for one, pay in ((before, paid), (info, reward))
+        ]
+        joined["reward_parts"] = sum_by_name(*parts)
+    return joined
 
 
 class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
@@ -114,6 +153,8 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         Raises:
             ResetNeeded: The episode is over.
         """
+        if self.calls_per_turn > 1 and len(calls := calls_at_end(action)) > 1:
+            return finished(_step_of_calls(self, calls))
         if self._over or not isinstance(action, str):
             self._refuse(action)
         parsed = self.action_format.parse(after_thoughts(action))
@@ -195,6 +236,8 @@ class AsyncTurnEnv(EpisodeCore):
 
     async def step(self, action: str) -> Step:
         """Carry out what the agent said, as ``TurnEnv.step``."""
+        if self.calls_per_turn > 1 and len(calls := calls_at_end(action)) > 1:
+            return await _step_of_calls(self, calls)
         if self._over or not isinstance(action, str):
             self._refuse(action)
         parsed = self.action_format.parse(after_thoughts(action))

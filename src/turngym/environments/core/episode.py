@@ -20,7 +20,14 @@ from gymnasium.utils import seeding
 from turngym.coroutines import awaited, forked
 from turngym.environments.core.actions import ActionFormat, InvalidAction, JsonTools
 from turngym.environments.core.limits import Limit, Parsed
-from turngym.environments.core.spaces import Image, Info, Unicode, text_observation_space
+from turngym.environments.core.spaces import (
+    Image,
+    Info,
+    Unicode,
+    announce_calls,
+    joined_info,
+    text_observation_space,
+)
 from turngym.errors import (
     ConfigError,
     EnvironmentFault,
@@ -111,6 +118,8 @@ class EpisodeCore:
     episode_limits: list[Limit]
     """Truncate the episode; each counts every step, and the first that is spent gives the reason.
     ``turngym.environments.gym.wrappers.limited`` adds to them."""
+    calls_per_turn: int = 1
+    """Most tool calls of one answer that are carried out, one after the other in one step."""
 
     _constructor: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     _task: Task | None = None
@@ -125,7 +134,6 @@ class EpisodeCore:
     spec: EnvSpec | None = None
     """As ``gymnasium.make`` made it; None when it was not made by an id."""
     _np_random_seed: int | None = None
-
     _lists_actions = _has_state_key = _has_potential = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -276,7 +284,7 @@ class EpisodeCore:
         """Return a new environment made with the same arguments; it needs a reset."""
         args, kwargs = self._constructor
         clone = type(self)(*args, **kwargs)
-        clone.spec = self.spec
+        clone.spec, clone.calls_per_turn = self.spec, self.calls_per_turn
         clone.episode_limits = [copy.copy(limit) for limit in self.episode_limits]
         return clone
 
@@ -329,6 +337,8 @@ class EpisodeCore:
         info["instructions"] = self.instructions
         if isinstance(self.action_format, JsonTools):
             info |= {"tools": self.action_format.tools(), "rules": self.rules}
+        if self.calls_per_turn > 1:
+            announce_calls(info, self.calls_per_turn, self.name)
         truth = info.get("ground_truth")
         if truth is not None and (answer := self.answer(str(truth))) is not None:
             info["answer"] = answer
@@ -488,13 +498,3 @@ def opened(value: T | None, name: str) -> T:
     if value is None:
         raise EnvironmentFault(f"{name}: no episode is open")
     return value
-
-
-def joined_info(info: Mapping[str, Any], more: Mapping[str, Any], reward: float) -> Info:
-    """Return ``info`` and ``more``, with parts that sum to ``reward`` where one of them has any."""
-    joined = {**info, **more}
-    if "reward_parts" in joined:
-        parts = {**info.get("reward_parts", {}), **more.get("reward_parts", {})}
-        rest = reward - sum(parts.values())
-        joined["reward_parts"] = {**parts, "end": rest} if abs(rest) > 1e-9 else parts
-    return joined

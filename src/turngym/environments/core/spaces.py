@@ -7,6 +7,8 @@
 | ``max_turns`` | int: turns after which the episode ends; None: the agent is not informed | reset |
 | ``tools`` | list of JSON tool descriptions | reset, when actions are JSON tool calls |
 | ``rules`` | str: ``instructions`` without the action format | reset, with ``tools`` |
+| ``calls_per_turn`` | int: tool calls that an answer may hold | reset, when they are several |
+| ``results`` | tuple[str, ...]: what came of each call | step, when there were several |
 | ``legal_actions`` | list[str], non-empty unless the episode is over | when they can be listed |
 | ``state_key`` | str, history-free key of the current state | when the state can be keyed |
 | ``reward_parts`` | dict[str, float] that sums to the reward | step, when there is more than one |
@@ -19,7 +21,7 @@
 | ``messages`` | tuple[Message, ...]: what is new, of one that says itself who speaks | any |
 | ``pictures`` | dict[int, Image]: what some of the ``messages`` show, by their place | any |
 | ``rewritten`` | str: why ``messages`` are the whole conversation anew | step, where they are |
-| ``usage`` | dict[str, float]: seconds, bytes or counts of what was spent | any |
+| ``usage`` | dict[str, float]: seconds, bytes or counts of what the episode has spent | any |
 
 Other keys are free.
 """
@@ -34,6 +36,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from turngym.errors import ConfigError
 from turngym.types import Message, StopReason
 
 _SAMPLE_ALPHABET = "abcdefghijklmnopqrstuvwxyz ABC 0123456789 .,:;!?'\"{}[]()\n\té中🙂"
@@ -170,6 +173,9 @@ def info_problems(
     said = info.get("messages", ())
     if not isinstance(said, tuple) or not all(isinstance(one, Message) for one in said):
         problems.append(f"messages must be a tuple of Message, got {said!r}")
+    results = info.get("results", ())
+    if not isinstance(results, tuple) or not all(isinstance(one, str) for one in results):
+        problems.append(f"results must be a tuple of str, got {results!r}")
     if not math.isfinite(reward):
         problems.append(f"the reward must be finite, got {reward}")
     problems += _legal_action_problems(info, over=over)
@@ -223,3 +229,34 @@ def _end_problems(info: Mapping[str, Any], *, over: bool, truncated: bool) -> li
     if score is not None and not (isinstance(score, int | float) and 0.0 <= score <= 1.0):
         problems.append(f"score must lie in [0, 1] or be None, got {score!r}")
     return problems
+
+
+def announce_calls(info: Info, most: int, name: str) -> None:
+    """Say in the ``info`` of a reset that an answer may hold several calls.
+
+    Args:
+        info: Is added to.
+        most: Calls that are carried out, 2 or more.
+        name: Of the environment.
+
+    Raises:
+        ConfigError: Its actions are no tool calls.
+    """
+    if "tools" not in info:
+        raise ConfigError(
+            f"{name}: calls_per_turn={most}, but its actions are no tool calls; set "
+            "action_style=tools where it has that option"
+        )
+    info["calls_per_turn"] = most
+    for key in ("instructions", "rules"):
+        info[key] += f"\nAn answer may hold up to {most} tool calls, each of them a turn."
+
+
+def joined_info(info: Mapping[str, Any], more: Mapping[str, Any], reward: float) -> Info:
+    """Return ``info`` and ``more``, with parts that sum to ``reward`` where one of them has any."""
+    joined = {**info, **more}
+    if "reward_parts" in joined:
+        parts = {**info.get("reward_parts", {}), **more.get("reward_parts", {})}
+        rest = reward - sum(parts.values())
+        joined["reward_parts"] = {**parts, "end": rest} if abs(rest) > 1e-9 else parts
+    return joined

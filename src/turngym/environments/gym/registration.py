@@ -68,7 +68,8 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         name: ``"turngym/Maze-v0"`` or ``"text/maze"``; of one's own ``"games.py"``,
             ``"games.py:Class"`` or ``"module:Class"``.
         kwargs: Options of the environment (``options_of``); they override the registered ones.
-            ``max_turns`` and ``episode_limits`` are options of every environment (see ``create``).
+            ``max_turns``, ``calls_per_turn`` and ``episode_limits`` are options of every
+            environment (see ``create``).
 
     Raises:
         UnknownNameError: There is none of that name; the message names the nearest.
@@ -154,6 +155,7 @@ def create(
     entry_point: str | Callable[..., Any],
     registered: tuple[str, int] | None = None,
     max_turns: int | None = None,
+    calls_per_turn: int = 1,
     episode_limits: Sequence[Limit | Mapping[str, Any]] = (),
     **kwargs: Any,
 ) -> gymnasium.Env[Any, Any]:
@@ -164,25 +166,28 @@ def create(
             ``gymnasium.Env``.
         registered: Its id, and the turns of that.
         max_turns: Turns after which an episode is truncated, instead of those.
+        calls_per_turn: Most tool calls of one answer that are carried out.
         episode_limits: More limits, or what ``Limit.record`` gives of them.
         kwargs: Arguments of the class.
 
     Raises:
-        ConfigError: A limit is wrong.
+        ConfigError: A limit is wrong, or ``calls_per_turn`` is.
     """
     from turngym.environments.core.limits import TurnLimit, limit_of
     from turngym.environments.gym.face import as_gym
-    from turngym.environments.gym.wrappers import attach
+    from turngym.environments.gym.wrappers import attach, with_calls
 
     maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     made: Any = maker(**kwargs)
     turns = max_turns
     if turns is None and registered is not None:
         turns = _turns_of(*registered, kwargs)
-    if turns is not None and (isinstance(turns, bool) or not isinstance(turns, int)):
-        raise ConfigError(f"option max_turns: wanted a whole number, got {turns!r}")
+    for name, number in (("max_turns", turns), ("calls_per_turn", calls_per_turn)):
+        if number is not None and type(number) is not int:
+            raise ConfigError(f"option {name}: wanted a whole number, got {number!r}")
     own = [] if turns is None else [TurnLimit(turns)]
-    return attach(as_gym(made), [*own, *map(limit_of, episode_limits)])
+    env = attach(as_gym(made), [*own, *map(limit_of, episode_limits)])
+    return env if calls_per_turn == 1 else with_calls(env, calls_per_turn)
 
 
 _HIDDEN = frozenset({"self", "render_mode"})
@@ -208,7 +213,10 @@ def options_of(entry: EnvEntry) -> list[EnvOption]:
     """
     maker: Any = inspect.unwrap(load_env_creator(entry.entry_point))
     layers = list(inspect.getmro(maker)) if inspect.isclass(maker) else [maker]
-    found = {"max_turns": EnvOption(name="max_turns", default=entry.max_turns, help=_LIMIT)}
+    found = {
+        "max_turns": EnvOption(name="max_turns", default=entry.max_turns, help=_LIMIT),
+        "calls_per_turn": EnvOption(name="calls_per_turn", default=1, help=_CALLS),
+    }
     texts: dict[str, str] = {}
     for layer in layers:
         for text in (layer.__doc__, vars(layer).get("__init__", layer).__doc__):
@@ -259,6 +267,7 @@ def declared(entry: EnvEntry) -> tuple[str, frozenset[str]]:
 
 
 _LIMIT = "Turns after which an episode is truncated."
+_CALLS = "Most tool calls of one answer that are carried out; each counts as a turn here."
 
 
 def _parameters(layers: list[Any]) -> dict[str, inspect.Parameter]:

@@ -54,9 +54,7 @@ def attach(env: EnvT, limits: Sequence[Limit]) -> EnvT:
     Raises:
         ConfigError: A limit of tool calls is asked of what has none.
     """
-    inner = env.unwrapped
-    core = inner.inner if isinstance(inner, GymFace) else inner
-    if isinstance(core, EpisodeCore):
+    if (core := _core(env)) is not None:
         core.episode_limits += limits
         return env
     for limit in limits:
@@ -64,6 +62,26 @@ def attach(env: EnvT, limits: Sequence[Limit]) -> EnvT:
             raise ConfigError(f"ToolCallLimit: {env} has no action_format to tell calls by")
     records = [limit.record() for limit in limits]
     return cast("EnvT", LimitedEnv(cast("TextEnv", env), records))
+
+
+def with_calls(env: EnvT, most: int) -> EnvT:
+    """Let an answer hold up to ``most`` tool calls, which ``env`` carries out in their order.
+
+    Raises:
+        ConfigError: It is none of ours, or ``most`` is less than 1.
+    """
+    if (core := _core(env)) is None or most < 1:
+        what = "wanted 1 or more" if most < 1 else "it is no TurnEnv, which alone has calls"
+        raise ConfigError(f"{env}: calls_per_turn={most}: {what}")
+    core.calls_per_turn = most
+    return env
+
+
+def _core(env: Any) -> EpisodeCore | None:
+    """Return the environment of ours within ``env``; None where it is none of ours."""
+    inner = env.unwrapped
+    core = inner.inner if isinstance(inner, GymFace) else inner
+    return core if isinstance(core, EpisodeCore) else None
 
 
 class LimitedEnv(gymnasium.Wrapper[Observation, str, Observation, str], RecordConstructorArgs):
