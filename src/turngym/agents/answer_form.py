@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from turngym.agents.templates import ANSWER, QUESTION, ChatRow, control_token, rendered
 from turngym.errors import ConfigError
-from turngym.types import THOUGHT, THOUGHT_ENDS, Message
+from turngym.types import THOUGHT, THOUGHT_ENDS, Message, thought_apart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -80,25 +80,29 @@ class AnswerForm:
 
     def written(self, text: str) -> str | None:
         """Return how the model writes ``text``, a thought in it; None where that is as usual."""
-        if not self.opens or THOUGHT_ENDS not in text:
+        if (apart := self._apart(text)) is None:
             return None
-        thought, answer = _apart(text)
+        thought, answer = apart
         return f"{'' if self.is_prompted else self.opens}{thought}{self.closes}{answer}"
 
     def before_call(self, said: str) -> tuple[str, str]:
         """Return how the thought of what is ``said`` before a call is written, and the rest."""
-        if not self.opens or THOUGHT_ENDS not in said:
+        if (apart := self._apart(said)) is None:
             return "", said
-        thought, answer = _apart(said)
+        thought, answer = apart
         begins = "" if self.is_prompted else self.opens
         return f"{begins}{thought}{self.closes.removesuffix(self.header)}", answer
 
     def held(self, message: Message) -> Message:
         """Return an answer of a history whose thought no cleaning of its text takes apart."""
-        if not self.opens or message.role != "assistant" or THOUGHT_ENDS not in message.content:
-            return message
-        thought, answer = _apart(message.content)
-        return replace(message, content=f"{thought}{_HOLDS}{answer}")
+        apart = self._apart(message.content) if message.role == "assistant" else None
+        return message if apart is None else replace(message, content=_HOLDS.join(apart))
+
+    def _apart(self, text: str) -> tuple[str, str] | None:
+        """Return the thought and the answer of a text; None where it is written as it is said."""
+        is_closed = bool(self.opens) and THOUGHT_ENDS in text
+        thought, answer = thought_apart(text) if is_closed else ("", text)
+        return None if answer == text else (thought, answer)
 
     def row(self, row: ChatRow) -> ChatRow:
         """Return a message of a history, ``held`` before, with its thought in its field."""
@@ -107,12 +111,6 @@ class AnswerForm:
         if not holds or role != "assistant":
             return row
         return role, answer, {**(more[0] if more else {}), self.field: thought}
-
-
-def _apart(text: str) -> tuple[str, str]:
-    """Return the thought and the answer of a text."""
-    thought, _, answer = text.rpartition(THOUGHT_ENDS)
-    return thought.removeprefix(THOUGHT).strip(), answer.lstrip("\n")
 
 
 def answer_form(tokenizer: PreTrainedTokenizerBase, header: str) -> AnswerForm:
