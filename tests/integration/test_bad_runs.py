@@ -84,7 +84,7 @@ def test_training_without_the_train_extra(tmp_path: Path, config: str) -> None:
         ("env.id=text/mze", "unknown environment 'text/mze'. Did you mean 'text/maze'?"),
         (
             "env.options.size=3",
-            "unknown option of text/maze 'size'. Known: action_style, difficulty",
+            "unknown option of text/maze 'size'. Known: action_style, calls_per_turn, difficulty",
         ),
         ("env.options.difficulty=hrd", "unknown difficulty of maze 'hrd'. Did you mean 'hard'?"),
         (

@@ -282,7 +282,7 @@ CHANGE_ITSELF = """
 import resource
 own = os.getpid()
 resource.prlimit(own, resource.RLIMIT_NOFILE, (55, 55))
-os.setpriority(os.PRIO_PROCESS, own, 5)
+os.setpriority(os.PRIO_PROCESS, own, 19)
 os.sched_setaffinity(own, os.sched_getaffinity(own))
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[1], os.getpriority(os.PRIO_PROCESS, own))
 """

@@ -271,7 +271,7 @@ async def no_signal_ends_process_one(sandbox: Sandbox) -> None:
 
 async def its_own_limits_still_let_a_program_change_itself(sandbox: Sandbox) -> None:
     changed = await attack(sandbox, programs.CHANGE_ITSELF)
-    want(changed == ["55 5"], f"{changed}")
+    want(changed == ["55 19"], f"{changed}")
 
 
 async def a_command_that_would_be_spared_is_killed_first(context: CheckContext) -> None:
