@@ -260,6 +260,48 @@ async def test_thoughts_that_a_server_says_apart_are_recorded(streamed: bool) ->
     assert [message.content for message in two.observation] == ["and?"]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kept", ["all", "the opaque text", "by the gateway"])
+async def test_thoughts_go_through_the_responses_interface_and_back(
+    streamed: bool, kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = answer_body("", calls=[("look", "{}")], finish="tool_calls")
+    message = whole["choices"][0]["message"]
+    message["reasoning_content"] = "A wall?"
+    pieces = [chunk(""), chunk(""), chunk("", finish="tool_calls")]
+    pieces[0]["choices"][0]["delta"] = {"reasoning_content": "A wall?"}
+    pieces[1]["choices"][0]["delta"] = {"tool_calls": [{"index": 0, **message["tool_calls"][0]}]}
+    first = stream(*pieces) if streamed else send_json(whole)
+    replies = [first, refuse(400, "reasoning_content is not supported"), answer("a door")]
+    async with (
+        fake_server(*replies) as upstream,
+        gateway(upstream.url) as found,
+        client(f"{found.url}/v1") as agent,
+    ):
+        asked: Any = {"model": "m", "input": [row("user", "hi")]}
+        if streamed:
+            async with agent.responses.stream(**asked) as events:
+                async for _ in events:
+                    pass
+                made = await events.get_final_response()
+        else:
+            made = await agent.responses.create(**asked)
+        thought, call = [item.model_dump() for item in made.output]
+        assert (thought["type"], call["type"]) == ("reasoning", "function_call")
+        assert thought["content"] == [{"type": "reasoning_text", "text": "A wall?"}]
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "no"}
+        if kept == "by the gateway":
+            asked = {"model": "m", "previous_response_id": made.id, "input": [result]}
+        else:
+            sent = thought if kept == "all" else {**thought, "content": None}
+            asked["input"] += [sent, call, result]
+        await agent.responses.create(**asked)
+    sent = [body["messages"][1] for body in upstream.bodies[1:]]
+    assert [row.get("reasoning_content") for row in sent] == ["A wall?", None]
+    assert all(row["tool_calls"][0]["function"]["name"] == "look" for row in sent)
+    assert sum("thoughts of earlier answers" in one.getMessage() for one in caplog.records) == 1
+
+
 async def test_files_hold_no_key_even_when_an_agent_says_it(tmp_path: Path) -> None:
     async with (
         fake_server(answer(f"your key is {AGENT_KEY}")) as upstream,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,12 +21,15 @@ from turngym.agents.remote.wire import (
     ASK_CHAT_TOKENS,
     ASK_COMPLETION_TOKENS,
     KEPT,
+    NO_THOUGHTS,
     TokenTrace,
     first_choice,
     generation_of,
     prompt_ids_of,
+    refuses_thoughts,
     said_in,
     text_of,
+    without_thoughts,
 )
 from turngym.agents.tool_calls import NOT_CARRIED_OUT, action_text, said_beside
 from turngym.errors import ConfigError, PolicyFault
@@ -39,9 +41,6 @@ logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 """One entry of ``messages`` as it goes over the wire."""
-
-_NAMES_THOUGHTS = re.compile(rf"\b({'|'.join(KEPT)})\b")
-_WANTS_THOUGHTS = re.compile("missing|passed back|required", re.IGNORECASE)
 
 
 class RemoteChat:
@@ -167,13 +166,12 @@ class ChatConversation(_Visit):
             try:
                 return await endpoint.post("/chat/completions", body, check=_check)
             except PolicyFault as fault:
-                text, has_some = str(fault), any(field in row for row in rows for field in KEPT)
-                if not has_some or not _NAMES_THOUGHTS.search(text) or _WANTS_THOUGHTS.search(text):
+                if not refuses_thoughts(str(fault), rows):
                     raise
                 if self._model.takes_thoughts:  # no other conversation has found out meanwhile
-                    logger.warning("thoughts of earlier answers are left out from now on: %s", text)
+                    logger.warning(NO_THOUGHTS, fault)
                 self._model.takes_thoughts = False
-        spoken = [{key: row[key] for key in row if key not in KEPT} for row in rows]
+        spoken = [without_thoughts(row) for row in rows]
         return await endpoint.post("/chat/completions", body | {"messages": spoken}, check=_check)
 
     def _row_of(self, answer: Mapping[str, Any]) -> Row:

@@ -34,6 +34,9 @@ KEPT = (*THOUGHTS, "reasoning_details")
 """What is said again with an answer, as it came. DeepSeek refuses calls without their thoughts, and
 other models that think between calls go on from them."""
 
+_NAMES_THOUGHTS = re.compile(rf"\b({'|'.join(KEPT)})\b")
+_WANTS_THOUGHTS = re.compile("missing|passed back|required", re.IGNORECASE)
+NO_THOUGHTS = "thoughts of earlier answers are left out from now on: %s"
 _ROUNDING = 1e-4
 """Most above 0 that a log-prob may be."""
 _FINISH = {"stop": "end", "tool_calls": "end", "length": "length"}
@@ -130,6 +133,23 @@ def thought_in(message: Mapping[str, Any]) -> str:
     """Return the thoughts of an answer that stand apart from what it says, empty for none."""
     thoughts = (text_of(message.get(field)) for field in THOUGHTS)
     return next(filter(None, thoughts), "")
+
+
+def refuses_thoughts(refusal: str, rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Say whether a server refuses thoughts of earlier answers, as Groq does.
+
+    Args:
+        refusal: What the server said.
+        rows: The messages that it was sent.
+    """
+    has_some = any(field in row for row in rows for field in KEPT)
+    is_named = _NAMES_THOUGHTS.search(refusal) and not _WANTS_THOUGHTS.search(refusal)
+    return has_some and bool(is_named)
+
+
+def without_thoughts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message without what was thought before it."""
+    return {key: row[key] for key in row if key not in KEPT}
 
 
 def retry_after_s(header: str) -> float | None:

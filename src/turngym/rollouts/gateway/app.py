@@ -23,7 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.endpoint import Endpoint, HalfAnswer, Reply
-from turngym.agents.remote.wire import ASK_CHAT_TOKENS
+from turngym.agents.remote.wire import (
+    ASK_CHAT_TOKENS,
+    NO_THOUGHTS,
+    refuses_thoughts,
+    without_thoughts,
+)
 from turngym.agents.serving.http import (
     DONE,
     Access,
@@ -88,6 +93,7 @@ class Gateway:
         self._episodes = episodes
         self._control_key = control_key
         self._tokens: Tokens = tokens
+        self._takes_thoughts = True
         self._serves_tools = serves_tools
         self._access = access or Access()
         episodes.scrubber.add(control_key)
@@ -192,11 +198,11 @@ class Gateway:
         return reply.body
 
     async def _post(self, asked: Json) -> Reply:
+        body = self._upstream(asked)
         try:
-            body = self._upstream(asked)
             return await self._endpoint.post("/chat/completions", body, check=_check)
         except PolicyFault as fault:
-            if not self._may_do_without(fault):
+            if not self._may_do_without(fault, body):
                 raise
             return await self._post(asked)
 
@@ -235,7 +241,7 @@ class Gateway:
                         for one in () if has_begun else writer.opening():
                             has_begun = True
                             yield one
-                        for one in writer.text(collector.add(chunk)):
+                        for one in writer.text(collector.add(chunk), collector.thoughts):
                             yield one
                 answer = await call.record_stream(collector)
         except FAILED as error:
@@ -255,13 +261,14 @@ class Gateway:
 
     async def _chunks(self, asked: Json) -> AsyncGenerator[Json, None]:
         """Yield the chunks of the upstream answer, without token ids where it knows none."""
-        chunks = self._endpoint.stream("/chat/completions", self._upstream(asked))
+        body = self._upstream(asked)
+        chunks = self._endpoint.stream("/chat/completions", body)
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
                     yield chunk
         except PolicyFault as fault:
-            if not self._may_do_without(fault):
+            if not self._may_do_without(fault, body):
                 raise
             async with aclosing(self._chunks(asked)) as again:
                 async for chunk in again:
@@ -272,13 +279,20 @@ class Gateway:
         body = {**asked, "model": self._endpoint.config.model, **self._endpoint.config.extra}
         if self._tokens != "no":
             body |= ASK_CHAT_TOKENS
+        if not self._takes_thoughts:
+            body["messages"] = [without_thoughts(row) for row in asked["messages"]]
         if asked.get("stream"):
             body["stream_options"] = {**(asked.get("stream_options") or {}), "include_usage": True}
         return body
 
-    def _may_do_without(self, fault: PolicyFault) -> bool:
-        """Stop asking for token ids when the upstream server refuses the question."""
+    def _may_do_without(self, fault: PolicyFault, body: Json) -> bool:
+        """Leave out thoughts, or the question for token ids, when upstream refuses them."""
         text = str(fault)
+        if refuses_thoughts(text, body["messages"]):
+            if self._takes_thoughts:  # no other call has found out meanwhile
+                logger.warning(NO_THOUGHTS, text)
+            self._takes_thoughts = False
+            return True
         refused = "refused (400)" in text or "refused (422)" in text
         if self._tokens != "auto" or not refused:
             return False

@@ -387,5 +387,5 @@ async def _stream(answer: Json, asked: ChatRequest) -> AsyncGenerator[bytes]:
 
 async def _response_stream(answer: Json, writer: ResponseWriter) -> AsyncGenerator[bytes]:
     text = answer["choices"][0]["message"]["content"]
-    for part in chain(writer.opening(), writer.text(text), writer.closing(answer)):
+    for part in chain(writer.opening(), writer.text(text, {}), writer.closing(answer)):
         yield part

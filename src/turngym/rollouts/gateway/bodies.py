@@ -75,6 +75,7 @@ class _Item(_Body):
     name: str | None = None
     arguments: str | None = None
     output: str | list[_Part] | None = None
+    encrypted_content: str | None = None
 
 
 class _Text(_Body):

@@ -110,10 +110,14 @@ class ChunkCollector:
         said = any(self._texts) or any(self._thoughts.values())
         return not (said or self._calls or self._lists["token_ids"])
 
+    @property
+    def thoughts(self) -> Json:
+        """What was thought so far, by field of the message."""
+        return {field: thought for field, thought in self._thoughts.items() if thought}
+
     def answer(self) -> Json:
         """Return the body of the answer as if it had come in one piece."""
-        message: Json = {"role": "assistant", "content": "".join(self._texts)}
-        message |= {field: thought for field, thought in self._thoughts.items() if thought}
+        message: Json = {"role": "assistant", "content": "".join(self._texts), **self.thoughts}
         if self._calls:
             message["tool_calls"] = [self._calls[place] for place in sorted(self._calls)]
         choice = {"index": 0, "message": message, **self._choice}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from turngym.agents.remote.wire import text_of, usage_of
+from turngym.agents.remote.wire import KEPT, text_of, thought_in, usage_of
 from turngym.agents.serving.http import BadRequest
 from turngym.rollouts.gateway.bodies import check_responses
 
@@ -63,8 +65,12 @@ def _messages(body: Mapping[str, Any], earlier: Sequence[Json]) -> list[Json]:
     given = body.get("input") or []
     if isinstance(given, str):
         return [*rows, {"role": "user", "content": given}]
+    thoughts: Json = {}
     for item in given:
         kind = item.get("type", "message")
+        if kind == "reasoning":  # of the answer that follows
+            thoughts = _thoughts_of(item)
+            continue
         if kind == "message":
             role = "system" if item.get("role") == "developer" else item.get("role", "user")
             rows.append({"role": role, "content": _content(item.get("content"))})
@@ -77,9 +83,26 @@ def _messages(body: Mapping[str, Any], earlier: Sequence[Json]) -> list[Json]:
         elif kind == "function_call_output":
             output = _content(item.get("output"))
             rows.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
-        elif kind != "reasoning":  # which chat completions have no place for
+        else:
             raise BadRequest(f"input: the gateway does not know items of type {kind!r}")
+        if rows[-1]["role"] == "assistant":
+            rows[-1] = {**rows[-1], **thoughts}
+        thoughts = {}
     return rows
+
+
+def _thoughts_of(item: Mapping[str, Any]) -> Json:
+    """Return the fields of a chat message that a ``reasoning`` item stands for."""
+    with suppress(ValueError):  # of another server, or none
+        found = json.loads(base64.b64decode(item.get("encrypted_content") or "", validate=True))
+        return {field: found[field] for field in KEPT if field in found}
+    text = "".join(part.get("text") or "" for part in item.get("content") or ())
+    return {"reasoning_content": text} if text else {}
+
+
+def _kept(message: Mapping[str, Any]) -> Json:
+    """Return the fields of a chat message that hold thoughts."""
+    return {field: message[field] for field in KEPT if message.get(field)}
 
 
 def _content(content: Any) -> Any:
@@ -109,7 +132,7 @@ def _tool(tool: Mapping[str, Any]) -> Json:
 def answer_row(answer: Mapping[str, Any]) -> Json:
     """Return the chat message of a whole chat answer, as later requests hold it."""
     message = answer["choices"][0]["message"]
-    row: Json = {"role": "assistant", "content": text_of(message.get("content"))}
+    row: Json = {"role": "assistant", "content": text_of(message.get("content")), **_kept(message)}
     if message.get("tool_calls"):
         row["tool_calls"] = message["tool_calls"]
     return row
@@ -124,7 +147,10 @@ class ResponseWriter:
         self._body = body
         self._created = int(time.time())
         self._sequence = 0
-        self._text = ""
+        self._places = 0
+        """Items of the stream so far."""
+        self._text_place: int | None = None
+        """Which of them is the text; None before it has begun."""
 
     def whole(self, answer: Mapping[str, Any]) -> Json:
         """Return the response for a whole chat answer."""
@@ -138,31 +164,39 @@ class ResponseWriter:
         )
 
     def opening(self) -> Iterator[bytes]:
-        """Yield the events before the first text."""
+        """Yield the events before anything is said."""
         for kind in ("response.created", "response.in_progress"):
             yield self._event(kind, response=self._response("in_progress", [], {}))
-        item = {**self._message(""), "status": "in_progress", "content": []}
-        yield self._event("response.output_item.added", output_index=0, item=item)
-        part: Json = {"type": "output_text", "text": "", "annotations": []}
-        yield self._event("response.content_part.added", **self._place(), part=part)
 
-    def text(self, new: str) -> Iterator[bytes]:
-        """Yield the event of more text."""
+    def text(self, new: str, so_far: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield the events of more text, behind what was thought.
+
+        Args:
+            new: The text.
+            so_far: The chat message as far as it has come.
+        """
         if new:
-            self._text += new
+            if self._text_place is None:
+                yield from self._thought(so_far)
+                yield from self._text_begins()
             yield self._event("response.output_text.delta", **self._place(), delta=new, logprobs=[])
 
     def closing(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield the events after the last text: its end, tool calls, the whole response."""
         message = answer["choices"][0]["message"]
+        if self._text_place is None:
+            yield from self._thought(message)
+        if self._text_place is None and not message.get("tool_calls"):
+            yield from self._text_begins()
         text = text_of(message.get("content"))
-        yield self._event("response.output_text.done", **self._place(), text=text, logprobs=[])
-        part: Json = {"type": "output_text", "text": text, "annotations": []}
-        yield self._event("response.content_part.done", **self._place(), part=part)
-        item = self._message(text)
-        yield self._event("response.output_item.done", output_index=0, item=item)
-        calls = [self._call(call) for call in message.get("tool_calls") or []]
-        for place, call in enumerate(calls, start=1):
+        if self._text_place is not None:
+            yield self._event("response.output_text.done", **self._place(), text=text, logprobs=[])
+            part: Json = {"type": "output_text", "text": text, "annotations": []}
+            yield self._event("response.content_part.done", **self._place(), part=part)
+            item = self._message(text)
+            yield self._event("response.output_item.done", output_index=self._text_place, item=item)
+        for call in map(self._call, message.get("tool_calls") or []):
+            place = self._next_place()
             at = {"output_index": place, "item_id": call["id"]}
             blank = {**call, "arguments": "", "status": "in_progress"}
             yield self._event("response.output_item.added", output_index=place, item=blank)
@@ -176,17 +210,52 @@ class ResponseWriter:
             )
             yield self._event("response.output_item.done", output_index=place, item=call)
         whole = self.whole(answer)
-        whole["output"] = [item, *calls]
         kind = "completed" if whole["status"] == "completed" else "incomplete"
         yield self._event(f"response.{kind}", response=whole)
 
+    def _thought(self, message: Mapping[str, Any]) -> Iterator[bytes]:
+        for item in self._reasoning(message):
+            place = self._next_place()
+            blank = {**item, "content": [], "encrypted_content": None, "status": "in_progress"}
+            yield self._event("response.output_item.added", output_index=place, item=blank)
+            yield self._event("response.output_item.done", output_index=place, item=item)
+
+    def _text_begins(self) -> Iterator[bytes]:
+        self._text_place = self._next_place()
+        item = {**self._message(""), "status": "in_progress", "content": []}
+        yield self._event("response.output_item.added", output_index=self._text_place, item=item)
+        part: Json = {"type": "output_text", "text": "", "annotations": []}
+        yield self._event("response.content_part.added", **self._place(), part=part)
+
+    def _next_place(self) -> int:
+        self._places += 1
+        return self._places - 1
+
     def _place(self) -> Json:
-        return {"item_id": self._item, "output_index": 0, "content_index": 0}
+        return {"item_id": self._item, "output_index": self._text_place, "content_index": 0}
 
     def _output(self, message: Mapping[str, Any]) -> list[Json]:
         text = text_of(message.get("content"))
         calls = [self._call(call) for call in message.get("tool_calls") or []]
-        return [*([self._message(text)] if text or not calls else []), *calls]
+        said = [self._message(text)] if text or not calls else []
+        return [*self._reasoning(message), *said, *calls]
+
+    def _reasoning(self, message: Mapping[str, Any]) -> list[Json]:
+        """Return what was thought as an item; some agents send back its opaque text alone."""
+        if not (kept := _kept(message)):
+            return []
+        opaque = base64.b64encode(json.dumps(kept).encode()).decode()
+        text = [{"type": "reasoning_text", "text": thought_in(message)}]
+        return [
+            {
+                "id": self._item.replace("msg_", "rs_"),
+                "type": "reasoning",
+                "summary": [],
+                "content": text,
+                "encrypted_content": opaque,
+                "status": "completed",
+            }
+        ]
 
     def _message(self, text: str) -> Json:
         return {
