@@ -2,7 +2,7 @@
 
 For the agent, under ``/episodes/KEY``, or under ``/episodes/NAME`` with KEY as bearer token:
 
-    POST /v1/chat/completions    POST /v1/responses    GET /v1/models    /mcp
+    POST /v1/chat/completions    POST /v1/responses    POST /v1/messages    GET /v1/models    /mcp
 
 KEY is the episode's own and random. ``/v1/...`` without an episode is the episode ``default``. For
 the program that runs the agent, with the control key as bearer token:
@@ -45,11 +45,13 @@ from turngym.agents.serving.http import (
 from turngym.agents.serving.requests import parse
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError
 from turngym.pictures import data_url
+from turngym.rollouts.gateway import anthropic
 from turngym.rollouts.gateway.bodies import EndBody, OpenBody, RewardBody, check_chat
 from turngym.rollouts.gateway.calls import FAILED, Call, mcp_app, only_choice, without_ours
+from turngym.rollouts.gateway.chat_rows import answer_row
 from turngym.rollouts.gateway.episodes import Episode, Episodes
 from turngym.rollouts.gateway.hosted import ToolAnswer
-from turngym.rollouts.gateway.responses import ResponseWriter, answer_row, chat_request
+from turngym.rollouts.gateway.responses import ResponseWriter, chat_request
 from turngym.types import Message, StopReason
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Writer = ResponseWriter | anthropic.MessageWriter
 Tokens = Literal["auto", "yes", "no"]
 """Ask upstream for token ids: and do without when it refuses; and insist; or do not ask."""
 
@@ -115,6 +118,7 @@ class Gateway:
                 ("GET", f"{prefix}/v1/models", self._models),
                 ("POST", f"{prefix}/v1/chat/completions", self._chat),
                 ("POST", f"{prefix}/v1/responses", self._responses),
+                ("POST", f"{prefix}/v1/messages", self._messages),
             ]
         tools, others = None, []
         if self._serves_tools:
@@ -168,10 +172,21 @@ class Gateway:
             if before not in episode.responses:
                 raise BadRequest(f"previous_response_id: no response {before!r}", status=404)
             asked = chat_request(body, episode.responses[before])
+        return await self._written(request, episode, asked, ResponseWriter(body))
+
+    async def _messages(self, request: Request) -> Response | EventStream:
+        body = json_object(await request.body())
+        asked = anthropic.chat_request(body)
+        writer = anthropic.MessageWriter(body)
+        return await self._written(request, await self._episode(request), asked, writer)
+
+    async def _written(
+        self, request: Request, episode: Episode, asked: Json, writer: Writer
+    ) -> Response | EventStream:
+        """Answer a chat request in the dialect that it was made of."""
         call = self._call(episode, asked, *await self._checked(asked))
-        writer = ResponseWriter(body)
         if asked.get("stream"):
-            return EventStream(self._response_stream(call, writer))
+            return EventStream(self._written_stream(call, writer))
         answer = await self._ask(request, call)
         episode.responses[writer.id] = [*asked["messages"], answer_row(answer)]
         return json_response(writer.whole(answer))
@@ -230,9 +245,7 @@ class Gateway:
             yield one
         yield DONE
 
-    async def _response_stream(
-        self, call: Call, writer: ResponseWriter
-    ) -> AsyncGenerator[bytes, None]:
+    async def _written_stream(self, call: Call, writer: Writer) -> AsyncGenerator[bytes, None]:
         has_begun = False
         try:
             with call.recording() as collector:
@@ -247,13 +260,7 @@ class Gateway:
         except FAILED as error:
             if not has_begun:
                 raise
-            wrong = {
-                "type": "error",
-                "code": "upstream_error",
-                "message": str(error),
-                "param": None,
-            }
-            yield b"event: error\n" + event(wrong)
+            yield writer.broken(str(error))
             return
         call.episode.responses[writer.id] = [*call.asked["messages"], answer_row(answer)]
         for one in writer.closing(answer):
@@ -337,6 +344,7 @@ class Gateway:
             "episode": episode.name,
             "task": episode.recorder.task_id,
             "base_url": f"{root}/v1",
+            "anthropic_base_url": root,
             "api_key": episode.key,
         }
         if episode.hosted is not None:

@@ -2,7 +2,7 @@
 
 Under ``/episodes/KEY``, KEY being the episode's own:
 
-    POST /v1/chat/completions    POST /v1/responses    GET /v1/models    /mcp
+    POST /v1/chat/completions    POST /v1/responses    POST /v1/messages    GET /v1/models    /mcp
     GET /task     what is to be done, with the first picture of the inner environment
     POST /act     {"action": "go north"}, or {"name": "go", "arguments": {...}} -> what is seen
     POST /end     {"score": 1.0, "reward": 1.0}, of a program with an environment of its own;
@@ -40,10 +40,12 @@ from turngym.environments.core.env import Outcome
 from turngym.errors import EnvironmentFault
 from turngym.faults import Boundary
 from turngym.pictures import data_url, pixels_in
+from turngym.rollouts.gateway import anthropic
 from turngym.rollouts.gateway.bodies import EndBody
 from turngym.rollouts.gateway.calls import mcp_app
+from turngym.rollouts.gateway.chat_rows import answer_row
 from turngym.rollouts.gateway.hosted import HostedEnv, ToolAnswer
-from turngym.rollouts.gateway.responses import ResponseWriter, answer_row, chat_request
+from turngym.rollouts.gateway.responses import ResponseWriter, chat_request
 from turngym.types import Message
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+Writer = ResponseWriter | anthropic.MessageWriter
 _CHARS_PER_TOKEN = 4
 _OVER = "the episode is over"
 
@@ -289,9 +292,12 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
         asked = chat_request(body, side.said_before(body.get("previous_response_id")))
         answer, writer = await side.ask(checked(ChatRequest, asked)), ResponseWriter(body)
         side.responses[writer.id] = [*asked["messages"], answer_row(answer)]
-        if body.get("stream"):
-            return EventStream(_response_stream(answer, writer))
-        return json_response(writer.whole(answer))
+        return _written(body, answer, writer)
+
+    async def messages(request: Request) -> Response | EventStream:
+        body = json_object(await request.body())
+        answer = await found(request).ask(checked(ChatRequest, anthropic.chat_request(body)))
+        return _written(body, answer, anthropic.MessageWriter(body))
 
     async def act(request: Request) -> Response:
         answer = await found(request).act(json_object(await request.body()))
@@ -308,7 +314,8 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
 
     return _app([
         ("GET", "v1/models", models), ("GET", "task", task), ("POST", "v1/chat/completions", chat),
-        ("POST", "v1/responses", responses), ("POST", "act", act), ("POST", "end", end),
+        ("POST", "v1/responses", responses), ("POST", "v1/messages", messages),
+        ("POST", "act", act), ("POST", "end", end),
     ], find, call)  # fmt: skip
 
 
@@ -385,7 +392,14 @@ async def _stream(answer: Json, asked: ChatRequest) -> AsyncGenerator[bytes]:
     yield DONE
 
 
-async def _response_stream(answer: Json, writer: ResponseWriter) -> AsyncGenerator[bytes]:
+def _written(body: Json, answer: Json, writer: Writer) -> Response | EventStream:
+    """Return an answer in the dialect in which it was asked for."""
+    if body.get("stream"):
+        return EventStream(_written_stream(answer, writer))
+    return json_response(writer.whole(answer))
+
+
+async def _written_stream(answer: Json, writer: Writer) -> AsyncGenerator[bytes]:
     text = answer["choices"][0]["message"]["content"]
     for part in chain(writer.opening(), writer.text(text, {}), writer.closing(answer)):
         yield part

@@ -76,6 +76,14 @@ class _Item(_Body):
     arguments: str | None = None
     output: str | list[_Part] | None = None
     encrypted_content: str | None = None
+    namespace: str | None = None
+    input: str | None = None
+
+
+class _Tool(_Body):
+    type: str
+    name: str | None = None
+    tools: list[dict[str, Any]] | None = None
 
 
 class _Text(_Body):
@@ -87,8 +95,33 @@ class _Responses(_Asked):
     input: str | list[_Item] | None = None
     previous_response_id: str | None = None
     max_output_tokens: int | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: list[_Tool] | None = None
     text: _Text | None = None
+
+
+class _Block(_Part):
+    thinking: str | None = None
+    signature: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | list[_Part] | None = None
+    source: dict[str, Any] | None = None
+
+
+class _Said(_Body):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[_Block]
+
+
+class _Messages(_Asked):
+    messages: list[_Said] = Field(min_length=1)
+    system: str | list[_Part] | None = None
+    max_tokens: int | None = None
+    stop_sequences: list[str] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
 
 
 def check_chat(body: Json, pictures: PictureFolder) -> tuple[list[Message], list[int]]:
@@ -123,6 +156,15 @@ def check_responses(body: Json) -> None:
     """
     _one_choice(body)
     checked(_Responses, body)
+
+
+def check_messages(body: Json) -> None:
+    """Make sure that a Messages request has the types that are read of it.
+
+    Raises:
+        BadRequest: It has not.
+    """
+    checked(_Messages, body)
 
 
 def _one_choice(body: Json) -> None:

@@ -63,7 +63,8 @@ class ProgramEnv(AsyncTurnEnv):
     """The conversation that a program has with its model; each answer of the model is a turn.
 
     The program is started anew for each episode and speaks OpenAI's API (chat completions or
-    responses, whole or streamed, with tools) at ``OPENAI_BASE_URL``. How answers are sampled is
+    responses, whole or streamed, with tools) at ``OPENAI_BASE_URL``, or Anthropic's at
+    ``ANTHROPIC_BASE_URL``. How answers are sampled is
     the policy's matter. ``TURNGYM_TASK`` holds the task as JSON, and so does ``TURNGYM_URL``/task.
 
     Action: the model's answer; a tool call in it reaches the program as such.
@@ -245,6 +246,8 @@ class ProgramEnv(AsyncTurnEnv):
             "OPENAI_BASE_URL": f"{base}/v1",
             "OPENAI_API_BASE": f"{base}/v1",
             "OPENAI_API_KEY": side.key,
+            "ANTHROPIC_BASE_URL": base,
+            "ANTHROPIC_API_KEY": side.key,
             "TURNGYM_URL": base,
             "TURNGYM_MCP_URL": f"{base}/mcp",
             "TURNGYM_TASK": task,

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from turngym.agents.remote.wire import KEPT, text_of, thought_in, usage_of
+from turngym.agents.remote.wire import text_of, thought_in, usage_of
 from turngym.agents.serving.http import BadRequest
 from turngym.rollouts.gateway.bodies import check_responses
+from turngym.rollouts.gateway.chat_rows import (
+    add_row,
+    call_row,
+    from_opaque,
+    opaque,
+    say_left_out,
+    thoughts_of,
+)
 
 Json = dict[str, Any]
 
 _PASSED_ON = ("model", "temperature", "top_p", "seed", "stop", "parallel_tool_calls")
 _REFUSED = ("conversation", "background", "prompt")
 _INPUT_TEXT = ("text", "input_text", "output_text")
+_TEXT_ONLY: Json = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
 
 
 def chat_request(body: Mapping[str, Any], earlier: Sequence[Json] = ()) -> Json:
@@ -39,11 +53,11 @@ def chat_request(body: Mapping[str, Any], earlier: Sequence[Json] = ()) -> Json:
     request["messages"] = _messages(body, earlier)
     if body.get("max_output_tokens") is not None:
         request["max_tokens"] = body["max_output_tokens"]
-    if body.get("tools"):
-        request["tools"] = [_tool(tool) for tool in body["tools"]]
+    if tools := _tools_of(body):
+        request["tools"] = [{"type": "function", "function": tool.function} for tool in tools]
         choice = body.get("tool_choice")
         if isinstance(choice, Mapping):
-            choice = {"type": "function", "function": {"name": choice.get("name")}}
+            choice = {"type": "function", "function": {"name": _chat_name(choice)}}
         if choice is not None:
             request["tool_choice"] = choice
     form = (body.get("text") or {}).get("format") or {}
@@ -69,18 +83,21 @@ def _messages(body: Mapping[str, Any], earlier: Sequence[Json]) -> list[Json]:
     for item in given:
         kind = item.get("type", "message")
         if kind == "reasoning":  # of the answer that follows
-            thoughts = _thoughts_of(item)
+            shown = "".join(part.get("text") or "" for part in item.get("content") or ())
+            thoughts = from_opaque(item.get("encrypted_content"), shown)
             continue
         if kind == "message":
             role = "system" if item.get("role") == "developer" else item.get("role", "user")
-            rows.append({"role": role, "content": _content(item.get("content"))})
-        elif kind == "function_call":
-            function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
-            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            add_row(rows, role, _content(item.get("content")))
+        elif kind in ("function_call", "custom_tool_call"):
+            arguments = item.get("arguments") or "{}"
+            if kind == "custom_tool_call":
+                arguments = json.dumps({"input": item.get("input") or ""})
+            call = call_row(item.get("call_id"), _chat_name(item), arguments)
             if not rows or rows[-1]["role"] != "assistant":
                 rows.append({"role": "assistant", "content": ""})
             rows[-1].setdefault("tool_calls", []).append(call)
-        elif kind == "function_call_output":
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             output = _content(item.get("output"))
             rows.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
         else:
@@ -89,20 +106,6 @@ def _messages(body: Mapping[str, Any], earlier: Sequence[Json]) -> list[Json]:
             rows[-1] = {**rows[-1], **thoughts}
         thoughts = {}
     return rows
-
-
-def _thoughts_of(item: Mapping[str, Any]) -> Json:
-    """Return the fields of a chat message that a ``reasoning`` item stands for."""
-    with suppress(ValueError):  # of another server, or none
-        found = json.loads(base64.b64decode(item.get("encrypted_content") or "", validate=True))
-        return {field: found[field] for field in KEPT if field in found}
-    text = "".join(part.get("text") or "" for part in item.get("content") or ())
-    return {"reasoning_content": text} if text else {}
-
-
-def _kept(message: Mapping[str, Any]) -> Json:
-    """Return the fields of a chat message that hold thoughts."""
-    return {field: message[field] for field in KEPT if message.get(field)}
 
 
 def _content(content: Any) -> Any:
@@ -122,20 +125,46 @@ def _part(part: Mapping[str, Any]) -> Json:
     raise BadRequest(f"input: the gateway does not know parts of type {part.get('type')!r}")
 
 
-def _tool(tool: Mapping[str, Any]) -> Json:
-    if tool.get("type") != "function":
-        raise BadRequest(f"tools: the gateway knows functions only, not {tool.get('type')!r}")
-    function = {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
-    return {"type": "function", "function": function}
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    """A tool of the agent, and the function that stands for it in chat completions."""
+
+    named: Json
+    """Its name, and its namespace where it has one."""
+    is_custom: bool
+    """It takes a text and no arguments."""
+    function: Json
 
 
-def answer_row(answer: Mapping[str, Any]) -> Json:
-    """Return the chat message of a whole chat answer, as later requests hold it."""
-    message = answer["choices"][0]["message"]
-    row: Json = {"role": "assistant", "content": text_of(message.get("content")), **_kept(message)}
-    if message.get("tool_calls"):
-        row["tool_calls"] = message["tool_calls"]
-    return row
+def _chat_name(named: Mapping[str, Any]) -> str:
+    """Return what a tool is called in chat completions, which know no namespaces."""
+    return "__".join(filter(None, [named.get("namespace"), named.get("name")]))
+
+
+def _tools_of(body: Mapping[str, Any]) -> list[_Tool]:
+    """Return the tools that an agent carries out itself; others, of OpenAI's, are left out."""
+    found: list[_Tool] = []
+    for tool in body.get("tools") or ():
+        is_space = tool["type"] == "namespace"
+        space = {"namespace": tool.get("name")} if is_space else {}
+        for one in (tool.get("tools") or ()) if is_space else (tool,):
+            named, is_custom = {"name": one.get("name"), **space}, one.get("type") == "custom"
+            if one.get("type") not in ("function", "custom"):
+                say_left_out(str(one.get("type")))
+                continue
+            function = {key: one[key] for key in ("description", "parameters") if key in one}
+            if is_custom:
+                function["parameters"] = _TEXT_ONLY
+            function["name"] = _chat_name(named)
+            found.append(_Tool(named, is_custom, function))
+    return found
+
+
+def _text_in(arguments: str) -> str:
+    """Return the text for a custom tool; all of what is said where it is not in its place."""
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(arguments)["input"])
+    return arguments
 
 
 class ResponseWriter:
@@ -145,6 +174,7 @@ class ResponseWriter:
         self.id = f"resp_{uuid.uuid4().hex}"
         self._item = f"msg_{uuid.uuid4().hex}"
         self._body = body
+        self._tools = {tool.function["name"]: tool for tool in _tools_of(body)}
         self._created = int(time.time())
         self._sequence = 0
         self._places = 0
@@ -198,16 +228,14 @@ class ResponseWriter:
         for call in map(self._call, message.get("tool_calls") or []):
             place = self._next_place()
             at = {"output_index": place, "item_id": call["id"]}
-            blank = {**call, "arguments": "", "status": "in_progress"}
+            is_custom = call["type"] == "custom_tool_call"
+            field = "input" if is_custom else "arguments"
+            kind = "custom_tool_call_input" if is_custom else "function_call_arguments"
+            said = {field: call[field]} if is_custom else {field: call[field], "name": call["name"]}
+            blank = {**call, field: "", "status": "in_progress"}
             yield self._event("response.output_item.added", output_index=place, item=blank)
-            arguments = call["arguments"]
-            yield self._event("response.function_call_arguments.delta", **at, delta=arguments)
-            yield self._event(
-                "response.function_call_arguments.done",
-                **at,
-                arguments=arguments,
-                name=call["name"],
-            )
+            yield self._event(f"response.{kind}.delta", **at, delta=call[field])
+            yield self._event(f"response.{kind}.done", **at, **said)
             yield self._event("response.output_item.done", output_index=place, item=call)
         whole = self.whole(answer)
         kind = "completed" if whole["status"] == "completed" else "incomplete"
@@ -231,6 +259,11 @@ class ResponseWriter:
         self._places += 1
         return self._places - 1
 
+    def broken(self, why: str) -> bytes:
+        """Return the event of a stream that has failed."""
+        wrong = {"type": "error", "code": "upstream_error", "message": why, "param": None}
+        return f"event: error\ndata: {json.dumps(wrong)}\n\n".encode()
+
     def _place(self) -> Json:
         return {"item_id": self._item, "output_index": self._text_place, "content_index": 0}
 
@@ -242,9 +275,8 @@ class ResponseWriter:
 
     def _reasoning(self, message: Mapping[str, Any]) -> list[Json]:
         """Return what was thought as an item; some agents send back its opaque text alone."""
-        if not (kept := _kept(message)):
+        if not (kept := thoughts_of(message)):
             return []
-        opaque = base64.b64encode(json.dumps(kept).encode()).decode()
         text = [{"type": "reasoning_text", "text": thought_in(message)}]
         return [
             {
@@ -252,7 +284,7 @@ class ResponseWriter:
                 "type": "reasoning",
                 "summary": [],
                 "content": text,
-                "encrypted_content": opaque,
+                "encrypted_content": opaque(kept),
                 "status": "completed",
             }
         ]
@@ -268,14 +300,22 @@ class ResponseWriter:
 
     def _call(self, call: Mapping[str, Any]) -> Json:
         function = call.get("function") or {}
-        return {
+        name, arguments = function.get("name"), str(function.get("arguments") or "{}")
+        tool = self._tools.get(str(name))
+        item = {
             "id": f"fc_{call.get('id')}",
             "type": "function_call",
             "call_id": call.get("id"),
-            "name": function.get("name"),
-            "arguments": function.get("arguments") or "{}",
+            "name": name,
+            "arguments": arguments,
             "status": "completed",
         }
+        if tool is not None:
+            item |= tool.named
+        if tool is not None and tool.is_custom:
+            item |= {"type": "custom_tool_call", "input": _text_in(arguments)}
+            del item["arguments"]
+        return item
 
     def _response(
         self, status: str, output: list[Json], usage: Mapping[str, Any], *, model: Any = None

@@ -1,0 +1,73 @@
+"""Messages of chat completions, made of what agents say in other dialects, and back."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from turngym.agents.remote.wire import KEPT, text_of
+from turngym.agents.serving.http import Json
+
+logger = logging.getLogger(__name__)
+
+
+def add_row(rows: list[Json], role: str, content: Any) -> None:
+    """Add a message; one of the system right behind another becomes a part of it.
+
+    Args:
+        rows: What was said before.
+        role: Of chat completions.
+        content: A text, or parts.
+    """
+    if rows and role == rows[-1]["role"] == "system":  # chat templates take one
+        content = f"{rows.pop()['content']}\n\n{content}"
+    rows.append({"role": role, "content": content})
+
+
+def call_row(id: Any, name: Any, arguments: str) -> Json:
+    """Return a tool call of an answer; ``arguments`` is the text of a JSON object."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def answer_row(answer: Mapping[str, Any]) -> Json:
+    """Return the chat message of a whole chat answer, as later requests hold it."""
+    message = answer["choices"][0]["message"]
+    row: Json = {"role": "assistant", "content": text_of(message.get("content"))}
+    row |= thoughts_of(message)
+    if message.get("tool_calls"):
+        row["tool_calls"] = message["tool_calls"]
+    return row
+
+
+def thoughts_of(message: Mapping[str, Any]) -> Json:
+    """Return the fields of a chat message that hold thoughts."""
+    return {field: message[field] for field in KEPT if message.get(field)}
+
+
+def opaque(thoughts: Json) -> str:
+    """Return ``thoughts`` as the text that an agent sends back without reading it."""
+    return base64.b64encode(json.dumps(thoughts).encode()).decode()
+
+
+def from_opaque(text: str | None, shown: str) -> Json:
+    """Return the fields of a chat message that hold a thought.
+
+    Args:
+        text: What the agent sent back; of another server, or none, where it is not ``opaque``.
+        shown: The thought in words.
+    """
+    with suppress(ValueError, TypeError):
+        found = json.loads(base64.b64decode(text or "", validate=True))
+        return {field: found[field] for field in KEPT if field in found}
+    return {"reasoning_content": shown} if shown else {}
+
+
+@cache
+def say_left_out(kind: str) -> None:
+    """Log, once, that a tool which the agent's own provider would carry out is not shown."""
+    logger.warning("an agent's tool of type %r is left out: only its provider has it", kind)
