@@ -77,6 +77,9 @@ outside)
   outside=.venv-outside/bin
   test -x $outside/mini || { "$python" -m venv .venv-outside && $outside/pip install -qq \
     'mini-swe-agent>=2.4' 'smolagents>=1.26' 'openai-agents>=0.24'; }
+  test -d .venv-outside/node/node_modules || { command -v npm >/dev/null &&
+    npm install --silent --prefix .venv-outside/node @openai/codex @anthropic-ai/claude-code; } ||
+    echo "NOT RUN: codex and claude-code want npm"
   TURNGYM_OUTSIDE="$PWD/$outside/python" tests -s tests/integration/test_outside_agents.py ;;
 interop)
   need train serve sandboxes

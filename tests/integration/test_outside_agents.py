@@ -34,6 +34,9 @@ from turngym.types import Trajectory
 PYTHON = os.environ.get("TURNGYM_OUTSIDE", "")
 """The python that the agents are installed for."""
 
+NODE = Path(PYTHON).parent.parent / "node" / "node_modules" / ".bin"
+"""Programs that npm has installed."""
+
 pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="PART=outside installs the agents and runs this"),
     pytest.mark.extra("openai", "starlette", "uvicorn"),
@@ -98,11 +101,26 @@ SMOL = [
 ADDER = [call("add", '{"a": 19, "b": 23}'), "It is 42."]
 
 
+CODEX = [call("exec_command", '{"cmd": "echo hello > note.txt"}'), "It is written."]
+CLAUDE = [
+    call("Bash", '{"command": "echo hello > note.txt", "description": "Write it."}'),
+    "It is written.",
+]
+
+
 def command(agent: str, url: str, key: str) -> list[str]:
     """Return the command line that starts an agent."""
-    programs = Path(PYTHON).parent
+    programs, task = Path(PYTHON).parent, "Write hello to note.txt"
+    if agent == "codex":
+        here = f'{{name="here", base_url="{url}", wire_api="responses", env_key="OPENAI_API_KEY"}}'
+        set_up = ["-c", 'model="tiny"', "-c", 'model_provider="here"']
+        set_up += ["-c", f"model_providers.here={here}"]
+        free = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+        return [str(NODE / "codex"), "exec", *free, *set_up, task]
+    if agent == "claude-code":
+        free = ["--dangerously-skip-permissions", "--model", "tiny"]
+        return [str(NODE / "claude"), "-p", task, *free]
     if agent == "mini-swe-agent":
-        task = "Write hello to note.txt"
         mini = ["-m", "openai/tiny", "-y", "--exit-immediately", "-t", task, "-o", "run.json"]
         return [str(programs / "mini"), *mini]
     if agent == "smolagents":
@@ -117,13 +135,15 @@ def variables(folder: Path) -> dict[str, str]:
     quiet = {"MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors"}
     home = {"HOME": str(folder), "PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1"}
     alone = {"MSWEA_GLOBAL_CONFIG_DIR": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    return {**home, **quiet, **alone}
+    claude = {"IS_SANDBOX": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+    return {**home, **quiet, **alone, **claude}
 
 
 async def run_agent(agent: str, url: str, folder: Path) -> str:
     """Run an agent's program to its end and return what it said."""
     key = "sk-some-agent-key-4242"
     places = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
+    places |= {"ANTHROPIC_BASE_URL": url.removesuffix("/v1"), "ANTHROPIC_API_KEY": key}
     process = await asyncio.create_subprocess_exec(
         *command(agent, url, key),
         cwd=folder,
@@ -139,7 +159,10 @@ async def run_agent(agent: str, url: str, folder: Path) -> str:
 def as_environment(agent: str, folder: Path) -> ProgramEnv:
     """Return an agent as the environment of its own model."""
     words = command(agent, "$OPENAI_BASE_URL", "$OPENAI_API_KEY")
-    line = " ".join(word if word.startswith("$") else shlex.quote(word) for word in words)
+    line = " ".join(
+        f'"{word.replace(chr(34), chr(92) + chr(34))}"' if "$" in word else shlex.quote(word)
+        for word in words
+    )
     return ProgramEnv(["sh", "-c", f"exec {line}"], folder=str(folder), variables=variables(folder))
 
 
@@ -188,11 +211,16 @@ async def test_agent_with_a_random_model_gives_trainable_trajectories(
     check_trainable(trajectory)
 
 
+WANTS_NPM = pytest.mark.skipif(not (NODE / "codex").exists(), reason="npm installs it")
 ENDS = [
     ("mini-swe-agent", MINI_SWE, "hello"),
     ("smolagents", SMOL, "forty-two"),
     ("openai-agents", ADDER, "It is 42."),
+    pytest.param("codex", CODEX, "It is written.", marks=WANTS_NPM),
+    pytest.param("claude-code", CLAUDE, "It is written.", marks=WANTS_NPM),
 ]
+WRITERS = ("mini-swe-agent", "codex", "claude-code")
+"""Write a file."""
 
 
 @pytest.mark.parametrize(("agent", "texts", "sign"), ENDS)
@@ -207,8 +235,11 @@ async def test_agent_is_the_environment_of_its_own_model(
     assert ["rewritten" in info for *_, info in steps[:-1]] == [agent == "smolagents"] * (
         len(texts) - 1
     )
-    if agent == "mini-swe-agent":
+    if agent in WRITERS:
         assert (tmp_path / "note.txt").read_text() == "hello\n"
+    if agent in ("codex", "claude-code"):  # their prompts are long for a random model
+        await env.close()
+        return
     engine, renderer = random_model()
     sampler = policy_on(engine, renderer, sampling=Sampling(max_new_tokens=48))
     env.episode_limits = [TurnLimit(4)]
@@ -226,7 +257,7 @@ async def test_agent_comes_to_the_end_of_its_task(
     check_trainable(trajectory)
     assert len(trajectory.turns) == len(texts)
     assert sign in said, said[-3000:]
-    if agent == "mini-swe-agent":
+    if agent in WRITERS:
         assert (tmp_path / "note.txt").read_text() == "hello\n"
     reasons = [turn.segment_reason for turn in trajectory.turns if turn.starts_segment]
     print(f"\n{agent}: {len(trajectory.turns)} turns, segments opened: {reasons or 'none'}")

@@ -376,6 +376,30 @@ post("/end", {"score": 0.5})
     await env.close()
 
 
+async def test_a_program_may_speak_anthropics_dialect(program: Any) -> None:
+    env = program("""
+tools = [{"name": "go", "description": "Walk.", "input_schema": {"type": "object"}}]
+said, base = [row("hello")], os.environ["ANTHROPIC_BASE_URL"]
+while True:
+    body = {"model": "any", "max_tokens": 9, "system": "be quick", "messages": said, "tools": tools}
+    answer = post("/v1/messages", body, base)
+    said.append(row(answer["content"], "assistant"))
+    calls = [one["id"] for one in answer["content"] if one["type"] == "tool_use"]
+    if not calls:
+        break
+    results = [{"type": "tool_result", "tool_use_id": one, "content": "a wall"} for one in calls]
+    said.append(row([*results, {"type": "text", "text": "go on"}]))
+post("/end", {"score": 1.0 if answer["stop_reason"] == "end_turn" else 0.0})
+""")
+    steps = await played(env, 'I go. {"name": "go", "arguments": {"way": "north"}}', "done")
+    assert [(one.role, one.content) for one in steps[0][4]["messages"]] == [
+        ("tool", "a wall"), ("user", "go on"),
+    ]  # fmt: skip
+    assert not any("rewritten" in info for *_, info in steps)
+    assert steps[-1][4]["score"] == 1.0
+    await env.close()
+
+
 async def test_a_program_with_its_own_environment_says_how_well_it_did(program: Any) -> None:
     env = program(OWN)
     (_, _, over, _, info), last = await played(env, "0", "1")

@@ -38,8 +38,8 @@ def chat_request(body: Mapping[str, Any]) -> Json:
     rows: list[Json] = []
     system = body.get("system") or ()
     blocks = [{"type": "text", "text": system}] if isinstance(system, str) else system
-    if told := [one for one in blocks if not (one.get("text") or "").startswith(_NOTE)]:
-        add_row(rows, "system", _content(told))
+    if shown := [one for one in blocks if not (one.get("text") or "").startswith(_NOTE)]:
+        add_row(rows, "system", _content(shown))
     for message in body["messages"]:
         _add(rows, message["role"], message["content"])
     request["messages"] = rows
@@ -186,8 +186,8 @@ class MessageWriter:
         for block in _thinking(message):
             blank = {**block, "thinking": "", "signature": ""}
             said = {"type": "thinking_delta", "thinking": block["thinking"]}
-            sealed = {"type": "signature_delta", "signature": block["signature"]}
-            yield from self._block(blank, said, sealed)
+            opaque_text = {"type": "signature_delta", "signature": block["signature"]}
+            yield from self._block(blank, said, opaque_text)
 
     def _block(self, blank: Json, *deltas: Json) -> Iterator[bytes]:
         yield _event("content_block_start", index=self._blocks, content_block=blank)

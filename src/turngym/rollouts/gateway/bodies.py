@@ -110,13 +110,13 @@ class _Block(_Part):
     source: dict[str, Any] | None = None
 
 
-class _Said(_Body):
+class _ChatMessage(_Body):
     role: Literal["user", "assistant", "system"]
     content: str | list[_Block]
 
 
 class _Messages(_Asked):
-    messages: list[_Said] = Field(min_length=1)
+    messages: list[_ChatMessage] = Field(min_length=1)
     system: str | list[_Part] | None = None
     max_tokens: int | None = None
     stop_sequences: list[str] | None = None

@@ -1,0 +1,266 @@
+"""What agents of Anthropic's API and Codex send, and what they read: see also ``PART=outside``."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from helpers.fake_server import answer, answer_body, chunk, fake_server, refuse, send_json, stream
+from helpers.models import policy
+from helpers.outside import bench, gateway, segments_match
+from helpers.raw_http import send
+from turngym.types import Trajectory
+
+pytestmark = [pytest.mark.extra("openai", "starlette", "uvicorn")]
+
+LOOK = {"name": "look", "description": "Look around.", "input_schema": {"type": "object"}}
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+def events_in(raw: Any) -> list[dict[str, Any]]:
+    """Return the events of a stream that was read as text, each named as its data say."""
+    assert isinstance(raw, str), raw
+    found = []
+    for part in raw.replace("\r\n", "\n").split("event: ")[1:]:
+        name, _, data = part.partition("\ndata: ")
+        found.append(json.loads(data.split("\n\n")[0]))
+        assert found[-1]["type"] == name
+    return found
+
+
+def put_together(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the message that a client makes of Anthropic's events."""
+    message: dict[str, Any] = {}
+    for event in events:
+        if event["type"] == "message_start":
+            message = event["message"]
+        elif event["type"] == "content_block_start":
+            assert event["index"] == len(message["content"])
+            message["content"].append(dict(event["content_block"]))
+        elif event["type"] == "content_block_delta":
+            assert event["index"] == len(message["content"]) - 1
+            block, delta = message["content"][-1], event["delta"]
+            if delta["type"] == "input_json_delta":
+                block["input"] = json.loads(delta["partial_json"])
+            else:
+                name = delta["type"].removesuffix("_delta")
+                block[name] += delta[name]
+        elif event["type"] == "message_delta":
+            message |= event["delta"]
+            message["usage"] = event["usage"]
+    assert events[-1]["type"] == "message_stop"
+    starts = sum(event["type"] == "content_block_start" for event in events)
+    assert starts == sum(event["type"] == "content_block_stop" for event in events)
+    return message
+
+
+async def ask(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    status, said = await send(url, "/v1/messages", body)
+    assert status == 200, said
+    return put_together(events_in(said)) if body.get("stream") else said
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_agent_of_anthropics_is_recorded_token_for_token(streamed: bool) -> None:
+    made = policy(context=256)
+    engine = {"engine": made.model.engine, "renderer": made.model.renderer, "max_new_tokens": 6}
+    body: dict[str, Any] = {
+        "model": "any", "max_tokens": 6, "stream": streamed, "system": [text("be quick")],
+        "messages": [{"role": "user", "content": "north?"}],
+    }  # fmt: skip
+    async with bench(**engine) as found:
+        for number in range(2):
+            made_of = await ask(found.url, body)
+            assert [block["type"] for block in made_of["content"]] == ["text"]
+            assert made_of["content"][0]["text"] == found.served[number].message.content
+            assert made_of["stop_reason"] in ("end_turn", "max_tokens")
+            assert made_of["usage"]["output_tokens"] > 0
+            body["messages"] += [
+                {"role": "assistant", "content": made_of["content"]},
+                {"role": "user", "content": [text("and"), text("now?")]},
+            ]
+        episodes, served = found.episodes, found.served
+    (trajectory,) = episodes.finished
+    segments_match(trajectory, served)
+    assert [turn.starts_segment for turn in trajectory.turns] == [False, False]
+    assert [message.content for message in trajectory.turns[1].observation] == ["and\nnow?"]
+
+
+def thinking_and_calling(*, streamed: bool) -> Any:
+    """Return the answer of a server that says thoughts apart."""
+    whole = answer_body("I look.", calls=[("look", '{"far": true}')], finish="tool_calls")
+    message = whole["choices"][0]["message"]
+    message["reasoning_content"] = "A wall?"
+    if not streamed:
+        return send_json(whole)
+    pieces = [chunk(""), chunk("I "), chunk("look."), chunk("", finish="tool_calls")]
+    pieces[0]["choices"][0]["delta"] = {"reasoning_content": "A wall?"}
+    pieces[3]["choices"][0]["delta"] = {"tool_calls": [{"index": 0, **message["tool_calls"][0]}]}
+    return stream(*pieces)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_calls_results_and_thoughts_go_there_and_back(streamed: bool) -> None:
+    body: dict[str, Any] = {
+        "model": "any", "max_tokens": 99, "stream": streamed, "stop_sequences": ["END"],
+        "system": [text("x-anthropic-billing-header: a=1;"), text("You are"), text("quick.")],
+        "tools": [LOOK], "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+        "messages": [
+            {"role": "user", "content": [text("hi")]}, {"role": "system", "content": "mind the gap"}
+        ],
+    }  # fmt: skip
+    replies = [thinking_and_calling(streamed=streamed), answer("a door")]
+    async with fake_server(*replies) as upstream, gateway(upstream.url) as found:
+        first = await ask(found.url, body)
+        thought, said, call = first["content"]
+        assert (thought["type"], thought["thinking"]) == ("thinking", "A wall?")
+        assert said == text("I look.")
+        assert call == {"type": "tool_use", "id": "call0", "name": "look", "input": {"far": True}}
+        assert first["stop_reason"] == "tool_use"
+        image = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.png"}}
+        result = {"type": "tool_result", "tool_use_id": "call0", "content": [text("a"), text("b")]}
+        body["messages"] += [
+            {"role": "assistant", "content": first["content"]},
+            {"role": "user", "content": [result, text("go on")]},
+        ]
+        second = await ask(found.url, {**body, "stream": False})
+        assert (second["content"], second["stop_reason"]) == ([text("a door")], "end_turn")
+        status, refused = await send(
+            found.url, "/v1/messages", {**body, "messages": [{"role": "user", "content": [image]}]}
+        )
+        assert status == 400, refused
+        episodes = found.episodes
+    one, two = upstream.bodies[:2]
+    assert (one["stop"], one["tool_choice"], one["parallel_tool_calls"]) == (
+        ["END"],
+        "required",
+        False,
+    )
+    assert one["tools"] == [
+        {"type": "function", "function": {"name": "look", "description": "Look around.",
+                                          "parameters": {"type": "object"}}}
+    ]  # fmt: skip
+    assert [(row["role"], row["content"]) for row in two["messages"]] == [
+        ("system", "You are\nquick."), ("user", "hi"), ("system", "mind the gap"),
+        ("assistant", "I look."), ("tool", "a\nb"), ("user", "go on"),
+    ]  # fmt: skip
+    assert two["messages"][3]["reasoning_content"] == "A wall?"
+    assert json.loads(two["messages"][3]["tool_calls"][0]["function"]["arguments"]) == {"far": True}
+    trajectory: Trajectory = episodes.finished[0]
+    assert trajectory.turns[0].action.tool_calls[0].name == "look"
+    assert [turn.starts_segment for turn in trajectory.turns] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("sent", "refusal"),
+    [
+        ({"messages": []}, "messages: List should have at least 1 item"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role: Input should be"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]},
+         "messages: the gateway does not know blocks of type 'document'"),
+        ({"messages": [{"role": "user", "content": "x"}], "max_tokens": "many"}, "max_tokens: "),
+        ({}, "messages: Field required"),
+    ],
+)  # fmt: skip
+async def test_what_is_no_message_is_refused_in_one_line(sent: Any, refusal: str) -> None:
+    async with fake_server(answer("x")) as upstream, gateway(upstream.url) as found:
+        status, said = await send(found.url, "/v1/messages", {"model": "m", **sent})
+        assert status == 400
+        assert said["error"]["message"].startswith(refusal), said
+    assert upstream.bodies == []
+
+
+async def test_a_stream_that_breaks_ends_with_an_error() -> None:
+    half = stream(chunk("go"), chunk(" nor"), done=False)
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    async with fake_server(half) as upstream, gateway(upstream.url) as found:
+        _, said = await send(found.url, "/v1/messages", body)
+    last = events_in(said)[-1]
+    assert (last["type"], last["error"]["type"]) == ("error", "api_error")
+    assert last["error"]["message"].startswith("the stream broke")
+
+
+async def test_a_call_that_is_no_object_is_the_tools_to_refuse() -> None:
+    async with (
+        fake_server(answer("", calls=[("look", "far")])) as upstream,
+        gateway(upstream.url) as found,
+    ):
+        said = await ask(found.url, {"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+    assert said["content"] == [
+        {"type": "tool_use", "id": "call0", "name": "look", "input": {"arguments": "far"}}
+    ]
+
+
+CODEX_TOOLS = [
+    {"type": "function", "name": "look", "parameters": {"type": "object"}},
+    {"type": "namespace", "name": "agents", "tools": [
+        {"type": "function", "name": "close", "parameters": {"type": "object"}}, {"type": "mcp"},
+    ]},
+    {"type": "custom", "name": "patch", "description": "Patch.", "format": {"type": "text"}},
+    {"type": "web_search"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_tools_of_codex_are_functions_upstream_and_its_own_here(
+    streamed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = [("agents__close", '{"id": 1}'), ("patch", '{"input": "*** Begin"}'), ("patch", "raw")]
+    whole = answer_body("", calls=said, finish="tool_calls")
+    pieces = [chunk(""), chunk("", finish="tool_calls")]
+    calls = whole["choices"][0]["message"]["tool_calls"]
+    pieces[0]["choices"][0]["delta"] = {
+        "tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]
+    }
+    first = stream(*pieces) if streamed else send_json(whole)
+    rows: list[Any] = [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": one}]}
+        for one in ("You are", "quick.")
+    ]
+    body: dict[str, Any] = {"model": "m", "stream": streamed, "tools": CODEX_TOOLS, "input": rows}
+    async with fake_server(first, answer("done")) as upstream, gateway(upstream.url) as found:
+        with caplog.at_level(logging.WARNING):
+            _, made = await send(found.url, "/v1/responses", body)
+        if streamed:
+            events = events_in(made)
+            made = events[-1]["response"]
+            done = [one["item"] for one in events if one["type"] == "response.output_item.done"]
+            assert done == made["output"]
+            kinds = [one["type"] for one in events]
+            assert kinds.count("response.custom_tool_call_input.done") == 2
+        close, patch, raw = made["output"]
+        assert (close["type"], close["namespace"], close["name"], close["arguments"]) == (
+            "function_call", "agents", "close", '{"id": 1}',
+        )  # fmt: skip
+        assert (patch["type"], patch["name"], patch["input"]) == (
+            "custom_tool_call", "patch", "*** Begin",
+        )  # fmt: skip
+        assert raw["input"] == "raw"
+        results = [
+            {"type": f"{call['type']}_output", "call_id": call["call_id"], "output": "ok"}
+            for call in made["output"]
+        ]
+        again = {**body, "stream": False, "input": [*rows, *made["output"], *results]}
+        await send(found.url, "/v1/responses", again)
+    names = [tool["function"]["name"] for tool in upstream.bodies[0]["tools"]]
+    assert names == ["look", "agents__close", "patch"]
+    assert [row["role"] for row in upstream.bodies[1]["messages"]] == [
+        "system", "assistant", "tool", "tool", "tool",
+    ]  # fmt: skip
+    assert upstream.bodies[1]["messages"][0]["content"] == "You are\n\nquick."
+    there = upstream.bodies[1]["messages"][1]["tool_calls"]
+    assert [call["function"]["name"] for call in there] == ["agents__close", "patch", "patch"]
+    assert json.loads(there[1]["function"]["arguments"]) == {"input": "*** Begin"}
+
+
+async def test_refusals_reach_an_agent_of_anthropics_with_their_status() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    async with fake_server(refuse(422, "bad luck")) as upstream, gateway(upstream.url) as found:
+        status, said = await send(found.url, "/v1/messages", body)
+    assert (status, "bad luck" in said["error"]["message"]) == (422, True)
