@@ -8,6 +8,7 @@ it says what a script tells it to, so that an agent comes to the end of its task
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shlex
 from collections.abc import Sequence
@@ -108,18 +109,24 @@ CLAUDE = [
 ]
 
 
-def command(agent: str, url: str, key: str) -> list[str]:
-    """Return the command line that starts an agent."""
-    programs, task = Path(PYTHON).parent, "Write hello to note.txt"
+def command(
+    agent: str, url: str, key: str, *, task: str = "Write hello to note.txt", tools: str = ""
+) -> list[str]:
+    """Return the command line that starts an agent; ``tools`` is the address of an MCP server."""
+    programs = Path(PYTHON).parent
     if agent == "codex":
         here = f'{{name="here", base_url="{url}", wire_api="responses", env_key="OPENAI_API_KEY"}}'
         set_up = ["-c", 'model="tiny"', "-c", 'model_provider="here"']
         set_up += ["-c", f"model_providers.here={here}"]
+        if tools:
+            set_up += ["-c", f'mcp_servers.game.url="{tools}"']
         free = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
         return [str(NODE / "codex"), "exec", *free, *set_up, task]
     if agent == "claude-code":
         free = ["--dangerously-skip-permissions", "--model", "tiny"]
-        return [str(NODE / "claude"), "-p", task, *free]
+        server = f'{{"mcpServers":{{"game":{{"type":"http","url":"{tools}"}}}}}}'
+        given = ["--strict-mcp-config", "--mcp-config", server] if tools else []
+        return [str(NODE / "claude"), "-p", task, *free, *given]
     if agent == "mini-swe-agent":
         mini = ["-m", "openai/tiny", "-y", "--exit-immediately", "-t", task, "-o", "run.json"]
         return [str(programs / "mini"), *mini]
@@ -156,14 +163,17 @@ async def run_agent(agent: str, url: str, folder: Path) -> str:
     return output.decode(errors="replace")
 
 
-def as_environment(agent: str, folder: Path) -> ProgramEnv:
-    """Return an agent as the environment of its own model."""
-    words = command(agent, "$OPENAI_BASE_URL", "$OPENAI_API_KEY")
+def as_environment(agent: str, folder: Path, inner: str = "") -> ProgramEnv:
+    """Return an agent as the environment of its own model, with the tools of ``inner``."""
+    given = {"task": "$TURNGYM_PROMPT", "tools": "$TURNGYM_MCP_URL"} if inner else {}
+    words = command(agent, "$OPENAI_BASE_URL", "$OPENAI_API_KEY", **given)
     line = " ".join(
         f'"{word.replace(chr(34), chr(92) + chr(34))}"' if "$" in word else shlex.quote(word)
         for word in words
     )
-    return ProgramEnv(["sh", "-c", f"exec {line}"], folder=str(folder), variables=variables(folder))
+    return ProgramEnv(
+        ["sh", "-c", f"exec {line}"], folder=str(folder), variables=variables(folder), inner=inner
+    )
 
 
 @cache
@@ -245,6 +255,22 @@ async def test_agent_is_the_environment_of_its_own_model(
     env.episode_limits = [TurnLimit(4)]
     spec = EpisodeSpec(env_id=agent, task=env.task("train", 0), env_seed=1, policy_seed=2)
     check_trainable(await rollout(env, sampler, spec))
+    await env.close()
+
+
+@WANTS_NPM
+@pytest.mark.parametrize("agent", ["codex", "claude-code"])
+async def test_agent_plays_any_environment_by_its_tools(agent: str, tmp_path: Path) -> None:
+    env = as_environment(agent, tmp_path, "text/maze")
+    _, info = await env.reset(seed=0)
+    assert "mcp__game__go" in [tool["function"]["name"] for tool in info["tools"]]
+    is_over = False
+    while not is_over:
+        way = env.expert_action().split()[-1]
+        said = call("mcp__game__go", json.dumps({"direction": way}))
+        _, reward, is_over, _, info = await env.step(said)
+        assert "rewritten" not in info
+    assert (reward, info["score"]) == (1.0, 1.0)
     await env.close()
 
 

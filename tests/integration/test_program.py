@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import signal
@@ -373,6 +374,31 @@ post("/end", {"score": 0.5})
     assert not any("rewritten" in info for *_, info in steps)
     assert [reward for _, reward, *_ in steps] == [0.0] * 3
     assert steps[-1][4]["score"] == 0.5
+    await env.close()
+
+
+async def test_a_question_that_comes_after_the_end_waits_for_nothing(program: Any) -> None:
+    forever = PLAYS.replace('    if found["is_over"]:\n        break\n', "")
+    env = program(forever, inner="text/maze", inner_options={"max_turns": 1})
+    for _ in range(3):
+        [(_, _, _, truncated, _)] = await played(env, "go north")
+        assert truncated
+    waiting = [str(task.get_coro()) for task in asyncio.all_tasks()]
+    for _ in range(500):  # the answer to the last one may be under way
+        if not any("run_asgi" in one for one in waiting):
+            break
+        await asyncio.sleep(0.01)
+        waiting = [str(task.get_coro()) for task in asyncio.all_tasks()]
+    else:
+        pytest.fail(f"questions of ended episodes wait for ever: {waiting}")
+    await env.close()
+
+
+async def test_a_program_is_given_what_to_do_in_words(program: Any) -> None:
+    env = program("ask([row(os.environ['TURNGYM_PROMPT'])])", inner="text/maze")
+    observation, _ = await env.reset(seed=0)
+    rules = make("text/maze").unwrapped.rules
+    assert observation["text"].startswith(f"{rules}\n\nkey ")
     await env.close()
 
 

@@ -252,6 +252,10 @@ class ProgramEnv(AsyncTurnEnv):
             "TURNGYM_MCP_URL": f"{base}/mcp",
             "TURNGYM_TASK": task,
         }
+        if (hosted := self._hosted) is not None:
+            prompt = f"{hosted.instructions}\n\n{hosted.observation}".strip()
+            if len(prompt) <= _LONGEST_VARIABLE:
+                variables["TURNGYM_PROMPT"] = prompt
         self._running = _Running(
             self.command, env={**os.environ, **variables, **self._variables}, cwd=self._folder
         )
@@ -277,6 +281,8 @@ class ProgramEnv(AsyncTurnEnv):
         hosted, code = self._hosted, running.ended.result() if running.ended.done() else None
         if asking in done and not (hosted is not None and hosted.is_over):
             return await asyncio.to_thread(side.shown, asking.result())  # pictures take long
+        if asking in done:
+            side.asked = asking.result()  # which the end answers
         await self._stop()
         if not done:
             raise self._fault(f"no question and no end within {self.timeout_s:g} s")
