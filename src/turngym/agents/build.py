@@ -29,6 +29,7 @@ from turngym.agents.engine.config import EngineConfig
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import RemoteChat
+from turngym.agents.remote.messages import RemoteMessages
 from turngym.agents.remote.responses import RemoteResponses
 from turngym.errors import ConfigError
 from turngym.plugins import import_attribute
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 ModelT = TypeVar("ModelT", bound=ChatModel)
 
+_SPEAKS = {"chat": RemoteChat, "responses": RemoteResponses, "messages": RemoteMessages}
 TRAINED_AS = "turngym.json"
 """In the folder of a model that was trained here: how it was prompted."""
 
@@ -58,8 +60,7 @@ def build_agent(config: AgentConfig) -> Policy:
         return with_parts(local_model(config), config)
     if isinstance(config, CompletionsAgentConfig):
         return with_parts(_completions(config), config)
-    model = RemoteResponses if config.api == "responses" else RemoteChat
-    return with_parts(model(config), config)
+    return with_parts(_SPEAKS[config.api](config), config)
 
 
 def with_parts(model: ModelT, parts: PartsConfig) -> ChatAgent[ModelT]:

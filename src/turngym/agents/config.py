@@ -15,6 +15,13 @@ from turngym.errors import ConfigError
 
 OWN_URL = "https://api.openai.com/v1"
 """Where the ``openai`` client goes by default."""
+ANTHROPIC_URL = "https://api.anthropic.com/v1"
+_ANTHROPIC = {"api": "messages", "base_url": ANTHROPIC_URL, "api_key_env": "ANTHROPIC_API_KEY"}
+_LACKS: dict[str, tuple[str, ...]] = {
+    "chat": (),
+    "responses": ("stop", "token_ids", "max_tokens_field"),
+    "messages": ("token_ids", "max_tokens_field"),
+}
 _NO_KEY = "none"
 
 
@@ -68,11 +75,11 @@ class EndpointConfig(StrictModel):
         """The key. Servers of one's own usually want none, but the client does.
 
         Raises:
-            ConfigError: OpenAI is meant and the variable is not set, it holds what no header can,
-                or the address is none.
+            ConfigError: OpenAI or Anthropic is meant and the variable is not set, it holds what no
+                header can, or the address is none.
         """
         key = os.environ.get(self.api_key_env)
-        if self.url == OWN_URL and not key:
+        if self.url in (OWN_URL, ANTHROPIC_URL) and not key:
             raise ConfigError(
                 f"model {self.model!r}: no key for {self.url}; set {self.api_key_env}, or base_url "
                 "for a server of your own"
@@ -103,12 +110,13 @@ class SamplingConfig(EndpointConfig):
 
 
 class ChatConfig(SamplingConfig):
-    """A model behind ``/chat/completions``, or behind ``/responses``."""
+    """A model behind ``/chat/completions``, ``/responses``, or Anthropic's ``/messages``."""
 
-    type: Literal["openai"] = "openai"
-    api: Literal["chat", "responses"] = "chat"
+    type: Literal["openai", "anthropic"] = "openai"
+    """``anthropic`` stands for its address, its variable of the key, and its API."""
+    api: Literal["chat", "responses", "messages"] = "chat"
     """What the server is asked by. OpenAI's newest models take tools by ``responses`` alone, which
-    has no seeds."""
+    has no seeds; nor has ``messages``."""
     tool_calls: bool | None = None
     """False for tools and calls in words; else the server is given an environment's tools."""
     images: bool = True
@@ -119,11 +127,20 @@ class ChatConfig(SamplingConfig):
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     """What the server calls the limit; None for what OpenAI, or other servers, call it."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_anthropic(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("type") == "anthropic":
+            root = os.environ.get("ANTHROPIC_BASE_URL")
+            found = {"base_url": f"{root.rstrip('/')}/v1"} if root else {}
+            return _ANTHROPIC | found | given
+        return given
+
     @model_validator(mode="after")
     def _fits_api(self) -> Self:
-        for name in ("stop", "token_ids", "max_tokens_field"):
-            if self.api == "responses" and getattr(self, name):
-                raise ValueError(f"api='responses' has no {name}; leave it out, or say api='chat'")
+        for name in _LACKS[self.api]:
+            if getattr(self, name):
+                raise ValueError(f"api={self.api!r} has no {name}; leave it out, or say api='chat'")
         return self
 
 
@@ -255,7 +272,7 @@ class PartsConfig(StrictModel):
 
 
 class ChatAgentConfig(ChatConfig, PartsConfig):
-    """``openai:MODEL``."""
+    """``openai:MODEL`` and ``anthropic:MODEL``."""
 
 
 class CompletionsAgentConfig(CompletionsConfig, PartsConfig):

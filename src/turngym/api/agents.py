@@ -21,8 +21,9 @@ from turngym.plugins import import_attribute, importing_extra
 from turngym.provenance import digest_of, source_digest
 
 FORMS = (
-    "expert | random | noop | human | openai:MODEL | completions:MODEL | hf:NAME_OR_PATH | "
-    "run:FOLDER | module:NAME | FILE.py:NAME | FILE.toml; the models take 'key=value' after a blank"
+    "expert | random | noop | human | openai:MODEL | anthropic:MODEL | completions:MODEL | "
+    "hf:NAME_OR_PATH | run:FOLDER | module:NAME | FILE.py:NAME | FILE.toml; the models take "
+    "'key=value' after a blank"
 )
 HUMAN = "human"
 
@@ -34,6 +35,7 @@ _SCRIPTED: Mapping[str, Callable[[], Policy]] = {
 _MODELS: Mapping[str, tuple[type[ChatAgentConfig | CompletionsAgentConfig | LocalAgentConfig], str]]
 _MODELS = {
     "openai": (ChatAgentConfig, "model"),
+    "anthropic": (ChatAgentConfig, "model"),
     "completions": (CompletionsAgentConfig, "model"),
     "hf": (LocalAgentConfig, "path"),
 }
@@ -189,7 +191,7 @@ def _named_digest(spec: str) -> str | None:
     if (first := _first_word(spec)).endswith(".toml"):
         return digest_of(Path(first).expanduser())
     kind, _, rest = spec.partition(":")
-    if kind in ("openai", "completions") or not rest:
+    if kind in ("openai", "anthropic", "completions") or not rest:
         return None
     if kind == "run":
         return _checkpoint_digest(spec, _run_words(spec, rest)[0])

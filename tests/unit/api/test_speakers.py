@@ -60,7 +60,7 @@ def test_an_answer_that_is_none_is_a_fault_of_the_environment(answer: Any, line:
 @pytest.mark.parametrize(
     ("who", "line"),
     [
-        ("gpt", "speaker 'gpt': wanted openai:..., completions:..., hf:..., run:..., module:"),
+        ("gpt", "speaker 'gpt': wanted openai:..., anthropic:..., completions:..., hf:..., run:"),
         ("helpers.models:TEXTS", "wanted a function, found"),
         ("helpers.models:nobody", "nobody"),
         ("openai:x base_url=http://127.0.0.1:9/v1 colour=red", "colour"),

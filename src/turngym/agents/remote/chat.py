@@ -247,7 +247,7 @@ class ChatConversation(_Visit):
 
 def _is_cut(answer: Mapping[str, Any]) -> bool:
     cut = first_choice(answer).get("finish_reason") == "length"
-    return cut or answer.get("status") == "incomplete"
+    return cut or answer.get("status") == "incomplete" or answer.get("stop_reason") == "max_tokens"
 
 
 def _call_ids(row: Row) -> list[str]:

@@ -138,6 +138,10 @@ class Endpoint:
         self.scrubber = Scrubber(config.secrets)
         self._openai = openai
         self._key = config.key
+        self._headers: dict[str, Any] = {}
+        if getattr(config, "api", "") == "messages":
+            bearer = {"Authorization": openai.Omit()}
+            self._headers = {"x-api-key": self._key, "anthropic-version": "2023-06-01", **bearer}
         self._limits = Limits(config)
         self._jitter = random.Random()
         self._client: AsyncOpenAI | None = None
@@ -174,7 +178,10 @@ class Endpoint:
 
         async def ask() -> dict[str, Any]:
             try:
-                found = read_json(await self._now().post(path, body=dict(body), cast_to=bytes))
+                sent = self._now().post(
+                    path, body=dict(body), cast_to=bytes, options={"headers": self._headers}
+                )
+                found = read_json(await sent)
             except (ValueError, RecursionError) as error:
                 raise HalfAnswer("the answer is no JSON, or broke off") from error
             if not isinstance(found, dict):
@@ -228,7 +235,8 @@ class Endpoint:
     async def models(self) -> list[str]:
         """Return the names of the models that the server has; empty when it does not say."""
         try:
-            found: Any = await self._now().get("/models", cast_to=object)
+            how = {"headers": self._headers}
+            found: Any = await self._now().get("/models", cast_to=object, options=how)
             return [str(model["id"]) for model in found["data"]]
         except Exception:  # noqa: BLE001 - only a help for a message
             return []

@@ -37,6 +37,7 @@ other models that think between calls go on from them."""
 _NAMES_THOUGHTS = re.compile(rf"\b({'|'.join(KEPT)})\b")
 _WANTS_THOUGHTS = re.compile("missing|passed back|required", re.IGNORECASE)
 NO_THOUGHTS = "thoughts of earlier answers are left out from now on: %s"
+_OF_CACHE = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _ROUNDING = 1e-4
 """Most above 0 that a log-prob may be."""
 _FINISH = {"stop": "end", "tool_calls": "end", "length": "length"}
@@ -94,16 +95,18 @@ def generation_of(answer: Mapping[str, Any]) -> Generation | None:
 def usage_of(answer: Mapping[str, Any]) -> tuple[float, float]:
     """Return tokens read and sampled as the server counts them, 0 where it does not say."""
     rows = _mapping(answer.get("usage"))
-    read = rows.get("prompt_tokens", rows.get("input_tokens"))
+    read = _count(rows.get("prompt_tokens", rows.get("input_tokens")))
+    read += sum(_count(rows.get(name)) for name in _OF_CACHE)  # which Anthropic counts apart
     sampled = rows.get("completion_tokens", rows.get("output_tokens"))
-    return _count(read), _count(sampled)
+    return read, _count(sampled)
 
 
 def cached_of(answer: Mapping[str, Any]) -> float:
     """Return how many of the tokens read the server had in its cache, 0 where it does not say."""
     rows = _mapping(answer.get("usage"))
     details = _mapping(rows.get("prompt_tokens_details") or rows.get("input_tokens_details"))
-    return _count(details.get("cached_tokens") or rows.get("prompt_cache_hit_tokens"))
+    found = details.get("cached_tokens") or rows.get("prompt_cache_hit_tokens")
+    return _count(found or rows.get(_OF_CACHE[0]))
 
 
 def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
