@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 Writer = ResponseWriter | anthropic.MessageWriter
 _CHARS_PER_TOKEN = 4
 _OVER = "the episode is over"
+_MODEL = {"id": "policy", "object": "model", "created": 0, "owned_by": "turngym"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -275,8 +276,7 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
 
     async def models(request: Request) -> Response:
         found(request)
-        model = {"id": "policy", "object": "model", "created": 0, "owned_by": "turngym"}
-        return json_response({"object": "list", "data": [model]})
+        return json_response({"object": "list", "data": [_MODEL]})
 
     async def task(request: Request) -> Response:
         side = found(request)
@@ -300,10 +300,7 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
         return _written(body, answer, anthropic.MessageWriter(body))
 
     async def act(request: Request) -> Response:
-        answer = await found(request).act(json_object(await request.body()))
-        body: Json = {"observation": answer.text, "is_over": answer.stop_reason is not None}
-        body["legal_actions"] = answer.legal_actions
-        return json_response(body | _picture(answer.image))
+        return json_response(_seen(await found(request).act(json_object(await request.body()))))
 
     async def end(request: Request) -> Response:
         found(request).end(parse(EndBody, await request.body()))
@@ -346,6 +343,11 @@ def _app(routes: Sequence[tuple[str, str, Any]], find: Any, call: Any) -> Starle
         failed={EnvironmentFault: broke},
         lifespan=lifespan,
     )
+
+
+def _seen(answer: ToolAnswer) -> Json:
+    seen: Json = {"observation": answer.text, "is_over": answer.stop_reason is not None}
+    return {**seen, "legal_actions": answer.legal_actions, **_picture(answer.image)}
 
 
 def _picture(image: Any) -> Json:

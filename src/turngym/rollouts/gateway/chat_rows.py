@@ -30,7 +30,13 @@ def add_row(rows: list[Json], role: str, content: Any) -> None:
 
 
 def call_row(id: Any, name: Any, arguments: str) -> Json:
-    """Return a tool call of an answer; ``arguments`` is the text of a JSON object."""
+    """Return a tool call of an answer.
+
+    Args:
+        id: Of the call, which its result names.
+        name: Of the function.
+        arguments: The text of a JSON object.
+    """
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

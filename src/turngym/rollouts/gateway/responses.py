@@ -218,25 +218,10 @@ class ResponseWriter:
             yield from self._thought(message)
         if self._text_place is None and not message.get("tool_calls"):
             yield from self._text_begins()
-        text = text_of(message.get("content"))
         if self._text_place is not None:
-            yield self._event("response.output_text.done", **self._place(), text=text, logprobs=[])
-            part: Json = {"type": "output_text", "text": text, "annotations": []}
-            yield self._event("response.content_part.done", **self._place(), part=part)
-            item = self._message(text)
-            yield self._event("response.output_item.done", output_index=self._text_place, item=item)
-        for call in map(self._call, message.get("tool_calls") or []):
-            place = self._next_place()
-            at = {"output_index": place, "item_id": call["id"]}
-            is_custom = call["type"] == "custom_tool_call"
-            field = "input" if is_custom else "arguments"
-            kind = "custom_tool_call_input" if is_custom else "function_call_arguments"
-            said = {field: call[field]} if is_custom else {field: call[field], "name": call["name"]}
-            blank = {**call, field: "", "status": "in_progress"}
-            yield self._event("response.output_item.added", output_index=place, item=blank)
-            yield self._event(f"response.{kind}.delta", **at, delta=call[field])
-            yield self._event(f"response.{kind}.done", **at, **said)
-            yield self._event("response.output_item.done", output_index=place, item=call)
+            yield from self._text_ends(text_of(message.get("content")))
+        for call in message.get("tool_calls") or []:
+            yield from self._called(self._call(call))
         whole = self.whole(answer)
         kind = "completed" if whole["status"] == "completed" else "incomplete"
         yield self._event(f"response.{kind}", response=whole)
@@ -254,6 +239,26 @@ class ResponseWriter:
         yield self._event("response.output_item.added", output_index=self._text_place, item=item)
         part: Json = {"type": "output_text", "text": "", "annotations": []}
         yield self._event("response.content_part.added", **self._place(), part=part)
+
+    def _text_ends(self, text: str) -> Iterator[bytes]:
+        yield self._event("response.output_text.done", **self._place(), text=text, logprobs=[])
+        part: Json = {"type": "output_text", "text": text, "annotations": []}
+        yield self._event("response.content_part.done", **self._place(), part=part)
+        item = self._message(text)
+        yield self._event("response.output_item.done", output_index=self._text_place, item=item)
+
+    def _called(self, call: Json) -> Iterator[bytes]:
+        place = self._next_place()
+        at = {"output_index": place, "item_id": call["id"]}
+        is_custom = call["type"] == "custom_tool_call"
+        field = "input" if is_custom else "arguments"
+        kind = "custom_tool_call_input" if is_custom else "function_call_arguments"
+        named = {} if is_custom else {"name": call["name"]}
+        blank = {**call, field: "", "status": "in_progress"}
+        yield self._event("response.output_item.added", output_index=place, item=blank)
+        yield self._event(f"response.{kind}.delta", **at, delta=call[field])
+        yield self._event(f"response.{kind}.done", **at, **named, **{field: call[field]})
+        yield self._event("response.output_item.done", output_index=place, item=call)
 
     def _next_place(self) -> int:
         self._places += 1
