@@ -127,6 +127,24 @@ async def test_a_history_that_is_written_anew_and_one_of_another_agent() -> None
     assert len(shown["source"]["data"]) > 40
 
 
+async def test_calls_are_said_in_words_where_no_tools_are_given() -> None:
+    first = [THOUGHT, text("I look."), use(0)]
+    async with fake_server(message(*first, stop="tool_use"), message(text("a lesson"))) as there:
+        conversation = model(there.url).open(7)
+        one = await conversation.complete([entry("user", "hi")], tools=TOOLS)
+        aside: Any = model(there.url).open(8)  # as of a summary or a lesson
+        before = ChatMessage(message=one.message, call_ids=one.call_ids)
+        rows = [entry("user", "hi"), before, entry("tool", "found"), entry("user", "Sum up.")]
+        await aside.complete(rows)
+        await close(conversation)
+        await close(aside)
+    call = '{"name": "search", "arguments": {"query": "maze"}}'
+    assert "tools" not in there.bodies[1]
+    assert [one["content"] for one in there.bodies[1]["messages"]] == [
+        [text("hi")], [text(f"I look.\n{call}")], [text("found"), text("Sum up.", **CACHED)],
+    ]  # fmt: skip
+
+
 async def test_an_answer_that_was_all_thought_is_no_empty_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

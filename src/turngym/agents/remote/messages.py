@@ -15,6 +15,7 @@ from typing import Any
 from turngym.agents.chat.prompting import Conversation
 from turngym.agents.remote.chat import ChatConversation, RemoteChat, Row
 from turngym.agents.remote.endpoint import HalfAnswer, Reply
+from turngym.agents.tool_calls import action_text
 from turngym.types import thought_apart
 
 _CACHED = {"cache_control": {"type": "ephemeral"}}
@@ -38,7 +39,8 @@ class _Conversation(ChatConversation):
     def _request(self, rows: list[Row], tools: Sequence[Mapping[str, Any]]) -> Row:
         config = self._config
         system = "\n\n".join(row["content"] for row in rows if row["role"] == "system")
-        messages = _messages(row for row in rows if row["role"] != "system")
+        said = [row if tools else _in_words(row) for row in rows if row["role"] != "system"]
+        messages = _messages(said)
         for message in messages[-1:]:
             message["content"][-1] = {**message["content"][-1], **_CACHED}
         body: Row = {
@@ -82,7 +84,18 @@ def _tool(function: Mapping[str, Any]) -> Row:
     return {**named, "input_schema": function.get("parameters") or {"type": "object"}}
 
 
-def _messages(rows: Any) -> list[Row]:
+def _in_words(row: Row) -> Row:
+    """Return a row with its calls in its text: without tools, calls and results are refused."""
+    if row["role"] == "tool":
+        return {"role": "user", "content": row["content"]}
+    if not (calls := [*map(_use, row.get("tool_calls", ()))]):
+        return row
+    said = thought_apart(row["content"])[1].strip()
+    written = [action_text(call["name"], call["input"]) for call in calls]
+    return {"role": "assistant", "content": "\n".join(filter(None, [said, *written]))}
+
+
+def _messages(rows: Sequence[Row]) -> list[Row]:
     """Return rows as messages of the user and the assistant in turn."""
     found: list[Row] = []
     for row in rows:
