@@ -147,11 +147,11 @@ async def test_calls_results_and_thoughts_go_there_and_back(streamed: bool) -> N
                                           "parameters": {"type": "object"}}}
     ]  # fmt: skip
     assert [(row["role"], row["content"]) for row in two["messages"]] == [
-        ("system", "You are\nquick."), ("user", "hi"), ("system", "mind the gap"),
+        ("system", "You are\nquick."), ("user", "hi\n\nmind the gap"),
         ("assistant", "I look."), ("tool", "a\nb"), ("user", "go on"),
     ]  # fmt: skip
-    assert two["messages"][3]["reasoning_content"] == "A wall?"
-    assert json.loads(two["messages"][3]["tool_calls"][0]["function"]["arguments"]) == {"far": True}
+    assert two["messages"][2]["reasoning_content"] == "A wall?"
+    assert json.loads(two["messages"][2]["tool_calls"][0]["function"]["arguments"]) == {"far": True}
     trajectory: Trajectory = episodes.finished[0]
     assert trajectory.turns[0].action.tool_calls[0].name == "look"
     assert [turn.starts_segment for turn in trajectory.turns] == [False, False]

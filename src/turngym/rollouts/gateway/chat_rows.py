@@ -17,14 +17,20 @@ logger = logging.getLogger(__name__)
 
 
 def add_row(rows: list[Json], role: str, content: Any) -> None:
-    """Add a message; one of the system right behind another becomes a part of it.
+    """Add a message, as chat templates take them.
+
+    The system speaks once, at the beginning, and later as the user; two messages of the user in a
+    row become one.
 
     Args:
         rows: What was said before.
         role: Of chat completions.
         content: A text, or parts.
     """
-    if rows and role == rows[-1]["role"] == "system":  # chat templates take one
+    if role == "system" and any(row["role"] != "system" for row in rows):
+        role = "user"
+    last = rows[-1] if rows and role in ("system", "user") else {}
+    if last.get("role") == role and isinstance(last["content"], str) and isinstance(content, str):
         content = f"{rows.pop()['content']}\n\n{content}"
     rows.append({"role": role, "content": content})
 
