@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from turngym.errors import CheckError
-from turngym.faults import describe
+from turngym.faults import cancellations, describe, is_asked
 
 Status = Literal["pass", "warn", "fail", "not-run"]
 Evidence = Mapping[str, Any]
@@ -81,17 +81,20 @@ class CheckReport:
     ) -> bool:
         """Carry out ``check``, ``required`` or not, note its result and return whether it passed.
 
-        What it raises beyond a ``Finding`` is a failure too: an exception of what is being checked.
+        What it raises beyond a ``Finding`` is a failure too, exits included: it comes from what is
+        being checked. The user's Ctrl-C passes.
         """
         result = CheckResult(name=name, status="pass", required=required)
-        started = time.perf_counter()
+        started, asked = time.perf_counter(), cancellations()
         try:
             result = replace(result, evidence=check() or {})
         except Finding as finding:
             result = replace(
                 result, status=finding.status, reason=str(finding), evidence=finding.evidence
             )
-        except Exception as error:  # noqa: BLE001 - whatever the subject raises is a finding
+        except BaseException as error:  # whatever the subject raises is a finding
+            if is_asked(error, since=asked):
+                raise
             result = replace(result, status="fail", reason=f"raised {describe(error)}")
         self.results.append(replace(result, seconds=time.perf_counter() - started))
         return result.status == "pass"

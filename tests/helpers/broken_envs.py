@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -34,6 +35,15 @@ class Crashes(LadderEnv):
     def turn(self, action: Action) -> Outcome:
         if self.ladder.height:
             raise KeyError("rung")
+        return super().turn(action)
+
+
+class Exits(LadderEnv):
+    """Ends the program in the second turn."""
+
+    def turn(self, action: Action) -> Outcome:
+        if self.ladder.height:
+            sys.exit(3)
         return super().turn(action)
 
 

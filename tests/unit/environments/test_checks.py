@@ -96,6 +96,7 @@ BROKEN_TURNS = {
     ),
     "CannotReset": ("can be played", "raised OSError: no disk"),
     "Crashes": ("can be played", r"raised KeyError: 'rung'"),
+    "Exits": ("can be played", "raised SystemExit: 3"),
     "Warned": ("gymnasium's own check", "gymnasium warns: .*render fps"),
     "StepsWithoutReset": ("order of calls", "a step before the first reset is not refused"),
     "StepsAfterTheEnd": ("order of calls", "a step after the end .* is not refused"),
