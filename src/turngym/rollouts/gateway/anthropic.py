@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from turngym.agents.remote.wire import text_of, thought_in, usage_of
-from turngym.agents.serving.http import BadRequest, Json
+from turngym.agents.serving.http import Json
 from turngym.rollouts.gateway.bodies import check_messages
 from turngym.rollouts.gateway.chat_rows import (
     add_row,
@@ -31,7 +31,7 @@ def chat_request(body: Mapping[str, Any]) -> Json:
     """Return a Messages request as a chat request.
 
     Raises:
-        BadRequest: It is none, or shows what chat completions cannot.
+        BadRequest: It is none.
     """
     check_messages(dict(body))
     request: Json = {key: body[key] for key in _PASSED_ON if body.get(key) is not None}
@@ -94,9 +94,9 @@ def _content(content: str | Sequence[Json]) -> Any:
     """Return the content of a message: a text where it is only that, else parts."""
     if isinstance(content, str):
         return content
-    if all(block.get("type") == "text" for block in content):
-        return "\n".join(block.get("text") or "" for block in content)
-    return [_part(block) for block in content]
+    parts = [_part(block) for block in content]
+    is_text = all(part["type"] == "text" for part in parts)
+    return "\n".join(part["text"] for part in parts) if is_text else parts
 
 
 def _part(block: Mapping[str, Any]) -> Json:
@@ -106,7 +106,7 @@ def _part(block: Mapping[str, Any]) -> Json:
         source = block.get("source") or {}
         data = f"data:{source.get('media_type')};base64,{source.get('data')}"
         return {"type": "image_url", "image_url": {"url": source.get("url") or data}}
-    raise BadRequest(f"messages: the gateway does not know blocks of type {block.get('type')!r}")
+    return {"type": "text", "text": f"[{block.get('type')}, which this model cannot read]"}
 
 
 class MessageWriter:
