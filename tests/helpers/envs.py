@@ -191,6 +191,9 @@ class OddError(Exception):
 
 def misbehave(how: str) -> None:
     """Break in the way that ``how`` says."""
+    if how == "fork" and os.fork() == 0:
+        time.sleep(600)
+        os._exit(0)
     if how == "value":
         raise ValueError("broke by order")
     if how == "timeout":

@@ -24,6 +24,7 @@ from helpers.envs import (
     make_ladder,
     registered,
 )
+from turngym.environments.checks.probes import children_of
 from turngym.environments.core.env import AsyncTurnEnv, TurnEnv
 from turngym.environments.core.limits import TurnLimit
 from turngym.environments.gym import hosts
@@ -381,6 +382,23 @@ async def test_the_death_of_a_process_is_a_fault_and_the_next_reset_starts_a_new
     assert await async_go(env) == go(plain)
     assert env.process() != first
     await env.close()
+
+
+@pytest.mark.parametrize("end", ["close", "cancelled"])
+async def test_what_a_process_has_started_ends_with_it(end):
+    env = as_async(make_ladder, isolation="process")
+    await env.reset(seed=5)
+    await env.step("break fork")
+    started = await asyncio.to_thread(children_of, env.process())
+    assert started
+    if end == "cancelled":
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(env.step("break sleep 60"), 0.1)
+    await env.close()
+    deadline = time.monotonic() + 120
+    while any(Path(f"/proc/{pid}").exists() for pid in started):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
 
 
 async def test_a_process_killed_between_two_calls_is_noticed():

@@ -136,10 +136,8 @@ class ChildEnv:
     def interrupt(self) -> bool:
         """Kill the child; the call that runs ends with a fault."""
         self._interrupted = True
-        process = self._process
-        with suppress(ValueError):  # it ended just now
-            if process is not None:
-                process.kill()
+        if (process := self._process) is not None:
+            _kill(process)
         return True
 
     def close(self) -> None:
@@ -179,22 +177,28 @@ class ChildEnv:
         theirs.close()
         self._process = process
         if self._interrupted:  # while it was starting
-            process.kill()
+            _kill(process)
         return ours
 
     def _kill(self) -> int | None:
-        """Make sure that there is no child; return its exit code."""
+        """Make sure that there is no child, nor what it has started; return its exit code."""
         process, pipe = self._process, self._pipe
         self._process = self._pipe = None
         if pipe is not None:
             pipe.close()
         if process is None:
             return None
-        process.kill()
+        _kill(process)
         process.join()
-        code = process.exitcode
-        process.close()
-        return code
+        return process.exitcode
+
+
+def _kill(process: BaseProcess) -> None:
+    """Kill a child, and what it has started: that may hold its end of the pipe open."""
+    process.kill()
+    if process.pid is not None:
+        with suppress(OSError):  # nothing is left of its group
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def open_reply(name: str, reply: bytes) -> Any:
@@ -217,6 +221,7 @@ def open_reply(name: str, reply: bytes) -> Any:
 
 def _serve(pipe: Connection, sources: list[str], make: bytes) -> None:
     """Carry out calls until the other side is gone; the main function of the child."""
+    os.setpgid(0, 0)  # with all that it starts, so that nothing is left of it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     threading.Thread(
         target=end_with_parent, args=(_LAST_S,), name="turngym-parent", daemon=True
@@ -251,6 +256,8 @@ def end_with_parent(last_s: float) -> None:
     if parent is not None:
         parent.join()
         time.sleep(last_s)  # what can be closed closes
+        if os.getpgrp() == os.getpid():  # what it has started ends with it
+            os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
 
