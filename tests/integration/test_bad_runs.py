@@ -117,6 +117,30 @@ def test_an_environment_whose_extra_is_missing(
     )
 
 
+def test_an_environment_that_does_not_close_is_logged_and_what_was_played_stands(
+    capsys: Captured,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "ajar.py").write_text(
+        "from turngym.environments.text.maze import MazeEnv\n"
+        "class AjarEnv(MazeEnv):\n"
+        "    def close(self):\n"
+        "        raise RuntimeError('the door is stuck')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", "ajar.py:AjarEnv", "--agent", "expert", "--episodes", "2"]) == 0
+    assert "100.0 %" in capsys.readouterr().out
+    short = ["run.steps=1", "rollout.groups_per_step=1", "rollout.group_size=2"]
+    tasks = ["evaluation.held_out_tasks=1", "evaluation.validation_tasks=1"]
+    tiny = ["warm_start.max_steps=1", "warm_start.episodes=4", "model.hidden=16", "model.heads=2"]
+    config = ["train", "demo", "env.id=ajar.py:AjarEnv", *short, *tasks, *tiny]
+    assert main([*config, "--out", str(tmp_path / "run")]) == 0
+    said = [one.getMessage() for one in caplog.records]
+    assert any("did not close: RuntimeError: the door is stuck" in one for one in said)
+
+
 def test_a_missing_file_of_settings(capsys: Captured, tmp_path: Path) -> None:
     path = tmp_path / "none.toml"
     assert complaint(capsys, "train", str(path)).startswith(f"{path}: cannot be read")

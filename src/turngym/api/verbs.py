@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +13,7 @@ from turngym import registry
 from turngym.api.agents import as_policy
 from turngym.config import load_config
 from turngym.coroutines import apart, stoppable
-from turngym.environments.gym.registration import make
+from turngym.environments.gym.registration import done_with, make
 from turngym.errors import ConfigError, TrainingError, require_known
 from turngym.rollouts.evaluation import evaluate as evaluation
 from turngym.rollouts.evaluation.statistics import Evaluation, summarize
@@ -187,7 +186,8 @@ def first_tasks(make_env: Callable[[], Any], split: Split, count: int) -> list[T
     if count < 1:
         raise ConfigError(f"episodes must be at least 1, got {count}")
     found: list[Task] = []
-    with closing(make_env()) as env:
+    env = make_env()
+    try:
         task = env.get_wrapper_attr("task")
         for index in range(count):
             try:
@@ -196,6 +196,8 @@ def first_tasks(make_env: Callable[[], Any], split: Split, count: int) -> list[T
                 if not found:
                     raise
                 break
+    finally:
+        done_with(env)
     return found
 
 

@@ -20,7 +20,14 @@ import typer
 from turngym import registry
 from turngym.cli.arguments import Env, EnvOptions, Json, counted, env_options, key_values
 from turngym.cli.output import print_found, print_json, progress, say, table, writable_file
-from turngym.environments.gym.registration import about, declared, make, named, options_of
+from turngym.environments.gym.registration import (
+    about,
+    declared,
+    done_with,
+    make,
+    named,
+    options_of,
+)
 from turngym.errors import ConfigError, require_known, unknown_name
 from turngym.plugins import import_attribute
 from turngym.records import writable_folder
@@ -63,7 +70,7 @@ def check_environment(
         target = partial(make, entry.id, **options)
         target.__name__ = entry.id  # for the report
         with named(entry.short_name, options):
-            target().close()
+            done_with(target())
     with progress(f"checking {env}", 2) as advance:
         first = check_turn_env(target, timeout_s=timeout)
         advance(1, "")

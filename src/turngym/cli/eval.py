@@ -22,7 +22,7 @@ from turngym.cli.arguments import EnvOptions, Json, complete_env, env_options, s
 from turngym.cli.output import evaluation_table, first_cause, print_found, progress, say
 from turngym.cli.play import interruptible, person
 from turngym.coroutines import cancelled_by_signals
-from turngym.environments.gym.registration import make, named
+from turngym.environments.gym.registration import done_with, make, named
 from turngym.errors import ConfigError, Interrupted
 from turngym.records import writable_folder
 from turngym.registry import EnvEntry
@@ -115,7 +115,7 @@ def evaluate(
     policy = person() if agent == HUMAN else make_policy(agent)
     for entry in entries:
         if entry.id in chosen:  # wrong options are refused before there is a folder
-            _make(entry, plan).close()
+            done_with(_make(entry, plan))
     keeping: AbstractContextManager[EvalFolder | None] = nullcontext()
     if out is not None:
         identity = plan.identity(entries, policy)

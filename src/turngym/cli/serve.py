@@ -17,7 +17,7 @@ from turngym.api.agents import make_policy, need_train_extra
 from turngym.cli.arguments import EnvOptions, env_options, split_of
 from turngym.cli.output import print_json, say
 from turngym.config import load_config
-from turngym.environments.gym.registration import make, named
+from turngym.environments.gym.registration import done_with, make, named
 from turngym.errors import ConfigError, require_known
 from turngym.records import writable_folder
 
@@ -298,7 +298,7 @@ def _env_maker(name: str, split: str, settings: list[str] | None) -> Any:
         return HostedEnv(env, env_id=entry.id, split=chosen, options=options)
 
     with named(entry.short_name, options):
-        make(entry.id, **options).close()
+        done_with(make(entry.id, **options))
     return open_env
 
 

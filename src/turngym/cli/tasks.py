@@ -15,7 +15,7 @@ import typer
 from turngym.cli.arguments import EnvOptions, Json, env_options, split_of
 from turngym.cli.check import check_a_task
 from turngym.cli.output import print_found, print_json, progress, say, table
-from turngym.environments.gym.registration import make
+from turngym.environments.gym.registration import done_with, make
 from turngym.errors import ConfigError, Interrupted, require_known
 from turngym.records import writable_folder
 from turngym.tasks.pack import SUFFIX, PackManifest, read_pack, report_of, write_pack
@@ -286,7 +286,7 @@ def export(
     require_known("value of --format", format, ("harbor", "verifiers"))
     chosen = split_of(split)
     if format == "verifiers":
-        make(env).close()
+        done_with(make(env))
         folder = export_verifiers(env, out, count=count, split=chosen)
         print_found([str(folder)], f"{folder} is a package of verifiers", as_json=as_json)
         return

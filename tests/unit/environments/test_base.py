@@ -202,6 +202,17 @@ def test_a_limit_of_the_environments_own_truncates():
     assert info["score"] == 0.0
 
 
+def test_a_score_that_is_a_coroutine_is_named():
+    class Awaits(LadderEnv):
+        async def score(self):
+            return 1.0
+
+    env = Awaits(top=1, slip=0.0)
+    env.reset(seed=1)
+    with pytest.raises(TypeError, match="score returned coroutine, wanted a number or None"):
+        env.step("up")
+
+
 def test_a_score_that_cannot_be_judged_stays_none():
     class Unjudged(LadderEnv):
         def score(self):

@@ -26,6 +26,7 @@ from turngym.environments.core.spaces import (
     Unicode,
     announce_calls,
     joined_info,
+    score_of,
     text_observation_space,
 )
 from turngym.errors import (
@@ -380,8 +381,7 @@ class EpisodeCore:
 
     def _note_end(self, info: Info, stop_reason: str) -> None:
         info["stop_reason"] = stop_reason
-        score = info["score"] if "score" in info else self.score()
-        info["score"] = None if score is None else float(score)
+        info["score"] = score_of(info["score"] if "score" in info else self.score())
 
     def _truncated(self, limit: Limit, step: Step, end: Outcome | None) -> Step:
         """Return the step at which ``limit`` ends the episode, judged by ``end_at_limit``."""

@@ -82,6 +82,14 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         return gymnasium.make(entry.id, **kwargs)
 
 
+def done_with(env: Any) -> None:
+    """Close an environment that was made to look at it; what it raises then is logged."""
+    from turngym.faults import Tolerated  # which loads asyncio
+
+    with Tolerated("an environment did not close"):
+        env.close()
+
+
 def make_expert_match(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Return a new environment by name whose expert pays; arguments as for ``make``."""
     from turngym.environments.gym.wrappers import ExpertMatch

@@ -25,7 +25,7 @@ from turngym.agents.policy import Policy
 from turngym.environments.core.spaces import ShownText
 from turngym.environments.gym.hosts import Isolation
 from turngym.environments.gym.ray_workers import RayWorkers
-from turngym.environments.gym.registration import make, make_expert_match, named
+from turngym.environments.gym.registration import done_with, make, make_expert_match, named
 from turngym.errors import ConfigError, TrainingError
 from turngym.pictures import PictureFolder
 from turngym.registry import find
@@ -82,7 +82,7 @@ class Playground:
 
     def close(self) -> None:
         """Release the environment that names the tasks. Safe to call twice."""
-        self._catalogue.close()
+        done_with(self._catalogue)
 
     def task(self, split: Split, index: int) -> Task:
         """Return a task of ``split``; a finite train set repeats, without the reserved ones."""

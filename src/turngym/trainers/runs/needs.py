@@ -13,7 +13,7 @@ from turngym import registry
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.config import load_config, toml_files
 from turngym.custom import custom_parts
-from turngym.environments.gym.registration import make
+from turngym.environments.gym.registration import done_with, make
 from turngym.errors import ConfigError
 from turngym.registry import EnvEntry
 from turngym.tracing import check_tracing
@@ -148,7 +148,7 @@ def _seen(config: EnvPart) -> set[Need]:
     try:
         _, info = env.reset(seed=0)
     finally:
-        env.close()
+        done_with(env)
     found: set[Need] = {need for need in ("state_key", "potential") if need in info}
     if "ground_truth" in info and "answer" in info:
         found.add("ground_truth")
