@@ -65,6 +65,12 @@ def exported(run: Path, *options: str) -> list[Any]:
     return [json.loads(line) for line in found.stdout.splitlines()]
 
 
+def test_an_episode_without_turns_has_a_return_of_the_columns_kind(tmp_path: Path) -> None:
+    turngym_here("export", run_with_episodes(tmp_path), "--out", tmp_path / "rows.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [type(row["return"]) for row in rows] == [float, float, float]
+
+
 def test_a_file_of_trajectories_may_have_any_name(tmp_path: Path) -> None:
     run = run_with_episodes(tmp_path)
     done = turngym_here("export", run, "--format", "trajectories", "--out", tmp_path / "theirs")
