@@ -164,6 +164,18 @@ def test_parquet_and_a_folder_for_load_dataset_hold_the_same(tmp_path: Path, kin
 
 
 @pytest.mark.extra("pyarrow")
+def test_what_is_damaged_or_gone_is_said(tmp_path: Path) -> None:
+    run = run_with_episodes(tmp_path)
+    Manifest(run).add(run / "lab-made.jsonl", run / "deeper" / "more.jsonl")
+    (run / "deeper" / "more.jsonl").unlink()
+    assert "more.jsonl: is missing; the rest is shown" in turngym_here("export", run).stderr
+    with (run / "lab-made.jsonl").open("r+b") as file:
+        file.truncate(2_000)
+    done = turngym_here("export", run)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {run}/lab-made.jsonl: is cut off, 2000 bytes of")
+
+
 def test_a_file_without_episodes_becomes_an_empty_table(tmp_path: Path) -> None:
     import pyarrow.parquet
 
