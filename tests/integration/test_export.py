@@ -176,6 +176,13 @@ def test_what_is_damaged_or_gone_is_said(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"error: {run}/lab-made.jsonl: is cut off, 2000 bytes of")
 
 
+def test_stdout_is_utf_8_whatever_the_locale_says(tmp_path: Path) -> None:
+    run = run_with_episodes(tmp_path)
+    found = turngym("export", run, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == turngym_here("export", run).stdout
+
+
 def test_a_file_without_episodes_becomes_an_empty_table(tmp_path: Path) -> None:
     import pyarrow.parquet
 
