@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from turngym.errors import ConfigError, missing_extra, unknown_name
+from turngym.errors import ConfigError, MissingExtraError, missing_extra, unknown_name
 
 
 def import_attribute(kind: str, spec: str) -> Any:  # whatever the user wrote; the caller checks it
@@ -58,12 +58,18 @@ def importing_extra(needed_for: str, extra: str) -> Iterator[None]:
     """Import inside the block what an ``extra`` of this package installs.
 
     Raises:
-        MissingExtraError: It is not installed; the message says what it was ``needed_for``.
+        MissingExtraError: It is not installed, or cannot be loaded; the message says what it was
+            ``needed_for``.
     """
     try:
         yield
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise missing_extra(needed_for, extra) from error
+    except ImportError as error:  # a library of the system or of another version
+        raise MissingExtraError(
+            f"{needed_for} needs the extra {extra!r}, which cannot be loaded: {error}; "
+            "'turngym doctor' says more"
+        ) from error
 
 
 def package_folder(name: str) -> Path | None:

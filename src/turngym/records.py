@@ -65,13 +65,24 @@ def from_json(line: str | bytes) -> Trajectory:
     """
     from pydantic import ValidationError  # slow to load, and few need it
 
+    trajectory: Trajectory
     try:
-        trajectory: Trajectory = _adapter().validate_json(line)
+        trajectory = _adapter().validate_json(line)
     except ValidationError as error:
+        if "recursion limit" in str(error):  # a model nests arguments deeper than pydantic reads
+            return _from_deep_json(line)
         first, *others = error.errors(include_url=False, include_input=False)
         found = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
         more = f", and {len(others)} more" if others else ""
         raise RecordError(f"not a trajectory: {found}{more}") from error
+    return trajectory
+
+
+def _from_deep_json(line: str | bytes) -> Trajectory:
+    try:
+        trajectory: Trajectory = _adapter().validate_python(json.loads(line))
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"not a trajectory: {error}") from error
     return trajectory
 
 

@@ -340,7 +340,7 @@ class Trajectory:
     @property
     def episode_return(self) -> float:
         """Undiscounted sum of the turn rewards."""
-        return sum(turn.reward for turn in self.turns)
+        return sum((turn.reward for turn in self.turns), 0.0)
 
     @property
     def is_success(self) -> bool:

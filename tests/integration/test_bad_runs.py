@@ -78,6 +78,17 @@ def test_training_without_the_train_extra(tmp_path: Path, config: str) -> None:
     )
 
 
+def test_an_extra_that_is_there_and_broken_is_not_called_missing(tmp_path: Path) -> None:
+    text = "libcudart.so.12: cannot open shared object file"
+    (tmp_path / "torch.py").write_text(f"raise ImportError({text!r})")
+    done = turngym("train", "demo", cwd=tmp_path, hide=["nothing_at_all"])
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: 'turngym train' needs the extra 'train', which cannot be loaded: {text}; "
+        "'turngym doctor' says more\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("override", "line"),
     [

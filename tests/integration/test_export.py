@@ -65,6 +65,12 @@ def exported(run: Path, *options: str) -> list[Any]:
     return [json.loads(line) for line in found.stdout.splitlines()]
 
 
+def test_an_episode_without_turns_has_a_return_of_the_columns_kind(tmp_path: Path) -> None:
+    turngym_here("export", run_with_episodes(tmp_path), "--out", tmp_path / "rows.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [type(row["return"]) for row in rows] == [float, float, float]
+
+
 def test_a_file_of_trajectories_may_have_any_name(tmp_path: Path) -> None:
     run = run_with_episodes(tmp_path)
     done = turngym_here("export", run, "--format", "trajectories", "--out", tmp_path / "theirs")
@@ -158,6 +164,25 @@ def test_parquet_and_a_folder_for_load_dataset_hold_the_same(tmp_path: Path, kin
 
 
 @pytest.mark.extra("pyarrow")
+def test_what_is_damaged_or_gone_is_said(tmp_path: Path) -> None:
+    run = run_with_episodes(tmp_path)
+    Manifest(run).add(run / "lab-made.jsonl", run / "deeper" / "more.jsonl")
+    (run / "deeper" / "more.jsonl").unlink()
+    assert "more.jsonl: is missing; the rest is shown" in turngym_here("export", run).stderr
+    with (run / "lab-made.jsonl").open("r+b") as file:
+        file.truncate(2_000)
+    done = turngym_here("export", run)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {run}/lab-made.jsonl: is cut off, 2000 bytes of")
+
+
+def test_stdout_is_utf_8_whatever_the_locale_says(tmp_path: Path) -> None:
+    run = run_with_episodes(tmp_path)
+    found = turngym("export", run, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == turngym_here("export", run).stdout
+
+
 def test_a_file_without_episodes_becomes_an_empty_table(tmp_path: Path) -> None:
     import pyarrow.parquet
 

@@ -12,7 +12,7 @@ from turngym.agents.scripted import ExpertPolicy, NoopPolicy
 from turngym.rollouts.evaluation.evaluate import evaluate
 from turngym.rollouts.evaluation.statistics import (
     Evaluation,
-    mean_interval,
+    Measure,
     summarize,
     wilson_interval,
 )
@@ -37,9 +37,19 @@ def test_wilson_refuses_impossible_counts(successes: int, trials: int) -> None:
         wilson_interval(successes, trials)
 
 
-def test_mean_interval_never_passes_the_values() -> None:
-    assert mean_interval([0.0, 1.0, 1.0, 0.0]) == (0.0, 1.0)  # 1.96 errors would be -0.07 to 1.07
-    assert mean_interval([1.0]) is None
+def test_the_interval_of_a_mean_never_passes_the_values() -> None:
+    few = Measure.mean([[0.0], [1.0], [1.0], [0.0]])
+    assert few == Measure(value=0.5, interval=(0.0, 1.0))  # 1.96 errors would be -0.07 to 1.07
+    assert Measure.mean([[1.0]]) == Measure(value=1.0)
+
+
+def test_more_attempts_that_end_alike_make_no_interval_narrower() -> None:
+    once = [
+        episode([reward], score=reward, task_id=f"t{n}") for n, reward in enumerate((0, 0, 1, 0))
+    ]
+    found = summarize(once * 8)
+    assert found.success_ci95 == summarize(once).success_ci95 == wilson_interval(1, 4)
+    assert found.mean_return_ci95 == summarize(once).mean_return_ci95
 
 
 def test_faults_and_unjudged_episodes_are_no_failures() -> None:

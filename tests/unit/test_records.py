@@ -1,6 +1,7 @@
 import fcntl
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from turngym.records import (
     to_json,
     write_trajectories,
 )
-from turngym.types import Message, StopReason, Trajectory, Turn
+from turngym.types import Message, StopReason, ToolCall, Trajectory, Turn
 
 EPISODES = [episode([0.25, 1.0], member=0, score=1.0), episode([0.0], member=1, error="broke")]
 
@@ -122,6 +123,16 @@ def test_half_a_unicode_pair_does_not_stop_the_writing(file):
     (read,) = read_trajectories(file)
     assert read.turns[0].action.content == "half ? pair, whole 🙂"
     assert read.turns[0].reward == 0.1
+
+
+@pytest.mark.parametrize("depth", [10, 250, 500])
+def test_arguments_are_read_however_deep_a_model_nests_them(depth):
+    call = ToolCall(name="look", arguments=json.loads('{"a":' * depth + "1" + "}" * depth))
+    action = Message(role="assistant", content="", tool_calls=(call,))
+    one = replace(episode([]), turns=(Turn(observation=(), action=action),))
+    assert from_json(to_json(one)) == one
+    with pytest.raises(RecordError, match="not a trajectory"):
+        from_json(to_json(one)[:-1])
 
 
 def test_line_ends_inside_texts_stay_inside_their_line(file):

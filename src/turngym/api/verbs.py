@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from turngym import registry
-from turngym.api.agents import as_policy
+from turngym.api.agents import as_policy, need_train_extra
 from turngym.config import load_config
 from turngym.coroutines import apart, stoppable
 from turngym.environments.gym.registration import done_with, make
@@ -108,9 +108,11 @@ def train(*sources: Source, out: str | Path, progress: Progress | None = None) -
         progress: Watches.
 
     Raises:
+        MissingExtraError: The extra ``train`` is not installed.
         ConfigError: The settings do not fit, or the folder belongs to another run.
         TrainingError: The run cannot go on.
     """
+    need_train_extra("turngym.train")
     from turngym.trainers.loop import train as run_training
     from turngym.trainers.settings.train import TrainConfig
 
@@ -142,9 +144,11 @@ def compare(
         reference: Whom the others are measured against; grpo, or else the first.
 
     Raises:
+        MissingExtraError: The extra ``train`` is not installed.
         ConfigError: A setting is wrong.
         TrainingError: A run failed.
     """
+    need_train_extra("turngym.compare")
     from turngym.api.jobs import run_heats
     from turngym.reports.comparison import rank
     from turngym.reports.runs import Protocol, read_runs

@@ -119,6 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, with the arguments of the process if None, and return its exit code."""
     if arguments is None:  # this process is ours: being ended is Ctrl-C, so that all is closed
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
         if "--json" in sys.argv and sys.stdout and sys.stderr:  # None where one is closed
             keep_stdout()
         code = main(sys.argv[1:])

@@ -243,6 +243,7 @@ def export(
     Of a training run these are the episodes that it keeps in its folder.
     """
     from turngym.reports import export as flat
+    from turngym.reports.runs import check_shown
     from turngym.rollouts.recorded import episodes, sources_of
 
     require_known("value of --format", format, _FORMATS)
@@ -253,6 +254,8 @@ def export(
         sources = [source.resolve() for source in sources_of(run)]
         if out in Manifest(out.parent) or out.resolve() in sources:
             raise ConfigError(f"--out {out}: is a file of the run itself; choose another name")
+    for note in check_shown(run):
+        say(note)
     kinds = flat.columns(rows, tokens=tokens)  # type: ignore[arg-type]  # it is one of the two
     found = flat.table(run, rows, tokens=tokens)  # type: ignore[arg-type]
 

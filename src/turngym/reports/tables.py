@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from turngym.records import replacing
 from turngym.reports.comparison import Curve, Ranking, RankingEntry, Reach
 from turngym.reports.evaluations import EvalRun
 from turngym.reports.overall import LEVELS, Overall
@@ -276,8 +277,10 @@ def saved(path: Path, size: tuple[float, float]) -> Iterator[Any]:
         FigureCanvasAgg(figure)
         yield figure
         png, svg = written(path)
-        figure.savefig(png, dpi=120, metadata={"Software": None})
-        figure.savefig(svg, metadata={"Date": None})
+        with replacing(png) as partial:
+            figure.savefig(partial, format="png", dpi=120, metadata={"Software": None})
+        with replacing(svg) as partial:
+            figure.savefig(partial, format="svg", metadata={"Date": None})
 
 
 def written(path: Path) -> list[Path]:

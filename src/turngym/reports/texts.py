@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from turngym.check_report import CheckReport, CheckResult
+from turngym.records import replacing
 from turngym.rollouts.evaluation.statistics import Estimate, Measure
 
 Number = Measure | Estimate | float | None
@@ -65,11 +66,10 @@ def write_tables(
 ) -> Path:
     """Write JSON, CSV of ``rows`` and a Markdown ``page`` beside each other; return the last."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    stem.with_suffix(".json").write_text(text, encoding="utf-8")
-    stem.with_suffix(".csv").write_text(csv_text(rows), encoding="utf-8")
-    file = stem.with_suffix(".md")
-    file.write_text(page, encoding="utf-8")
-    return file
+    for suffix, content_of in ((".json", text), (".csv", csv_text(rows)), (".md", page)):
+        with replacing(stem.with_suffix(suffix)) as partial:
+            partial.write_text(content_of, encoding="utf-8")
+    return stem.with_suffix(".md")
 
 
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
 from turngym.errors import RecordError
 from turngym.provenance import VERSION
+from turngym.records import from_json
 from turngym.rollouts.stop_words import STOP_WORDS
 from turngym.types import (
     Message,
@@ -32,7 +34,7 @@ Json = dict[str, Any]
 FOREIGN = "atif/"
 """Begins the environment's name of an episode that was not played here."""
 SCHEMA = "ATIF-v1.8"
-_SOURCES = {"system": "system", "user": "user"}
+_SOURCES = {"system": "system", "assistant": "agent"}
 _FACTS = ("reward", "invalid_action", "state_key", "potential", "starts_segment", "segment_reason")
 _KNOWN = ("final_potential", "ground_truth", "answer")
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
@@ -74,9 +76,11 @@ def _add_seen(steps: list[Json], seen: Sequence[Message], *, apart: bool) -> Non
     """Add messages: as steps of their own, or as what the last action led to."""
     for message in seen:
         if apart or not steps:
-            source = _SOURCES.get(message.role, "agent" if message.role == "assistant" else "user")
-            copied = {"is_copied_context": True} if source == "agent" else {}
-            steps.append({"source": source, "message": message.content, **copied})
+            source = _SOURCES.get(message.role, "user")
+            step: Json = {"source": source, "message": message.content}
+            if source == "agent":
+                step |= {"is_copied_context": True, **_called(message, f"seen-{len(steps)}")}
+            steps.append(step | {"extra": {"turngym": {"role": message.role}}})
         else:
             results = steps[-1].setdefault("observation", {"results": []})["results"]
             results.append({"content": message.content, "extra": {"role": message.role}})
@@ -84,19 +88,14 @@ def _add_seen(steps: list[Json], seen: Sequence[Message], *, apart: bool) -> Non
 
 def _agent_step(turn: Turn, read: tuple[int, ...], number: int) -> tuple[Json, tuple[int, ...]]:
     """Return a turn's step, and all tokens of the segment after it."""
-    facts = {key: getattr(turn, key) for key in _FACTS if getattr(turn, key)}
+    facts = {key: getattr(turn, key) for key in _FACTS if getattr(turn, key) is not None}
     if turn.reward_parts:
         facts["reward_parts"] = dict(turn.reward_parts)
     step: Json = {"source": "agent", "message": turn.action.content, "extra": {"turngym": facts}}
     thought, said = thought_apart(turn.action.content)
     if thought and with_thought(thought, said) == turn.action.content:  # else no way back
         step |= {"message": said, "reasoning_content": thought}
-    if turn.action.tool_calls:
-        step["tool_calls"] = [
-            {"tool_call_id": f"call-{number}-{one}", "function_name": call.name,
-             "arguments": dict(call.arguments)}
-            for one, call in enumerate(turn.action.tool_calls)
-        ]  # fmt: skip
+    step |= _called(turn.action, f"call-{number}")
     metrics: Json = {
         key: value if key == "cost_usd" else int(value)
         for key, value in turn.usage.items()
@@ -117,6 +116,16 @@ def _agent_step(turn: Turn, read: tuple[int, ...], number: int) -> tuple[Json, t
     return step, after
 
 
+def _called(message: Message, prefix: str) -> Json:
+    """Return the tool calls of a message, by ids with a ``prefix``, where there are any."""
+    calls = [
+        {"tool_call_id": f"{prefix}-{number}", "function_name": call.name,
+         "arguments": dict(call.arguments)}
+        for number, call in enumerate(message.tool_calls)
+    ]  # fmt: skip
+    return {"tool_calls": calls} if calls else {}
+
+
 def from_atif(content: Mapping[str, Any], where: str) -> list[Trajectory]:
     """Return the trajectories of a document: its own, then those of its subagents.
 
@@ -126,12 +135,14 @@ def from_atif(content: Mapping[str, Any], where: str) -> list[Trajectory]:
     Raises:
         RecordError: It is of no such format.
     """
-    if not str(content.get("schema_version", "")).startswith("ATIF-v1."):
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if not str(version).startswith("ATIF-v1."):
         raise RecordError(f"{where}: wanted a schema_version ATIF-v1.x, as {SCHEMA}")
     try:
-        found = [_trajectory(content)]
+        plain = json.dumps(asdict(_trajectory(content)), ensure_ascii=False)
+        found = [from_json(plain.encode(errors="replace"))]  # it has what a record can have
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"{where}: no valid {SCHEMA}: {error!r}") from error
+        raise RecordError(f"{where}: no valid {SCHEMA}: {type(error).__name__}: {error}") from error
     for number, inner in enumerate(content.get("subagent_trajectories") or ()):
         found += from_atif(inner, f"{where}: subagent_trajectories[{number}]")
     return found
@@ -145,14 +156,14 @@ def read_atif(path: Path) -> Iterator[Trajectory]:
     """
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            content = json.loads(file.read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError, RecursionError) as error:
             raise RecordError(f"{file}: {error}") from error
-        yield from from_atif(content if isinstance(content, dict) else {}, str(file))
+        yield from from_atif(content, str(file))
 
 
 def _trajectory(content: Mapping[str, Any]) -> Trajectory:
-    facts = (content.get("extra") or {}).get("turngym") or {}
+    facts = _of_ours(content)
     agent = content["agent"]
     turns: list[Turn] = []
     seen: list[Message] = []
@@ -161,14 +172,15 @@ def _trajectory(content: Mapping[str, Any]) -> Trajectory:
         text = with_thought(step.get("reasoning_content") or "", _text(step["message"]))
         if step["source"] != "agent" or step.get("is_copied_context"):
             role = "assistant" if step["source"] == "agent" else step["source"]
-            seen.append(Message(role=_role(role), content=text))
+            role = _of_ours(step).get("role", role)
+            seen.append(Message(role=_role(role), content=text, tool_calls=_calls(step)))
         else:
             turn, read = _turn(step, text, tuple(seen), read)
             turns.append(turn)
             seen = []
-        for result in (step.get("observation") or {}).get("results", ()):
+        for result in (step.get("observation") or {}).get("results") or ():
             role = (result.get("extra") or {}).get("role", "tool")
-            seen.append(Message(role=_role(role), content=_text(result.get("content") or "")))
+            seen.append(Message(role=_role(role), content=_text(result.get("content"))))
     return Trajectory(
         env_id=facts.get("env", f"{FOREIGN}{agent['name']}"),
         task_id=facts.get("task", str(content.get("session_id") or "unknown")),
@@ -189,12 +201,8 @@ def _turn(
     step: Mapping[str, Any], text: str, seen: tuple[Message, ...], read: tuple[int, ...]
 ) -> tuple[Turn, tuple[int, ...]]:
     """Return an agent's step as a turn, and all tokens of the segment after it."""
-    facts = dict((step.get("extra") or {}).get("turngym") or {})
+    facts = _of_ours(step)
     metrics = step.get("metrics") or {}
-    calls = tuple(
-        ToolCall(name=call["function_name"], arguments=call["arguments"])
-        for call in step.get("tool_calls") or ()
-    )
     prompt = tuple(metrics.get("prompt_token_ids") or ())
     if prompt and read and prompt[: len(read)] != read:
         facts = {"segment_reason": "the prompt does not go on from the call before", **facts}
@@ -204,12 +212,23 @@ def _turn(
     spans = _spans(metrics, prompt[len(read) :])
     turn = Turn(
         observation=seen,
-        action=Message(role="assistant", content=text, tool_calls=calls),
+        action=Message(role="assistant", content=text, tool_calls=_calls(step)),
         spans=spans,
         usage={key: float(metrics[key]) for key in _COUNTS if metrics.get(key) is not None},
         **facts,
     )
     return turn, read + tuple(token for span in spans for token in span.token_ids)
+
+
+def _of_ours(content: Mapping[str, Any]) -> Json:
+    return dict((content.get("extra") or {}).get("turngym") or {})
+
+
+def _calls(step: Mapping[str, Any]) -> tuple[ToolCall, ...]:
+    return tuple(
+        ToolCall(name=call["function_name"], arguments=call["arguments"])
+        for call in step.get("tool_calls") or ()
+    )
 
 
 def _spans(metrics: Mapping[str, Any], new: tuple[int, ...]) -> tuple[TokenSpan, ...]:
@@ -241,4 +260,5 @@ def _text(content: Any) -> str:
     """Return the text of a message; a picture or a sound is named."""
     if isinstance(content, str):
         return content
-    return "\n".join(part.get("text") or f"[{part['type']}]" for part in content)
+    parts = content or ()  # some write null where nothing was said
+    return "\n".join(part.get("text") or f"[{part['type']}]" for part in parts)

@@ -67,5 +67,5 @@ def _has_trajectories(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return bool(json.loads(file.readline(4096))["format"] == FORMAT)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False

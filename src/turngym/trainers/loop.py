@@ -35,6 +35,7 @@ from turngym.trainers.runs.needs import check_needs
 from turngym.trainers.runs.progress import HeldOut, Progress, Silent, TrainResult
 from turngym.trainers.runs.run import Run
 from turngym.trainers.runs.run_folder import RunFolder
+from turngym.trainers.runs.run_log import trackers_of
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.trackers.base import End
 from turngym.trainers.update.imitation import FAILED_START
@@ -76,6 +77,8 @@ def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = N
         if not folder.summary.exists():
             with _spans(config, folder):
                 asyncio.run(_train(config, folder, progress or Silent(), group))
+        else:
+            trackers_of(config, folder, done=True).close("finished")
         return TrainResult.from_json(folder.path, folder.read_summary())
 
 

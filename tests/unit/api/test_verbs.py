@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import time
 import tomllib
 import traceback
@@ -16,7 +17,7 @@ import pytest
 
 import turngym
 from helpers.cli import TINY_RUN
-from turngym.errors import ConfigError, Interrupted
+from turngym.errors import ConfigError, Interrupted, MissingExtraError
 from turngym.trainers.runs.progress import Silent
 
 
@@ -112,3 +113,18 @@ def test_a_notebook_stops_and_saves_what_it_trains(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="interrupted and saved"):
         in_notebook(training)
     assert turngym.train(*sources, out=tmp_path / "run").updates == 1
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [turngym.train, partial(turngym.compare, "text/maze", ["grpo"], budget_episodes=8)],
+    ids=["train", "compare"],
+)
+def test_a_verb_without_the_extra_says_how_to_install_it(
+    verb: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(
+        MissingExtraError, match=r"turngym\.\w+ needs the extra 'train': pip install"
+    ):
+        verb("demo", out=tmp_path)

@@ -17,7 +17,7 @@ from turngym.reports.evaluations import (
     markdown,
 )
 from turngym.reports.tables import draw_evaluations
-from turngym.reports.texts import csv_text
+from turngym.reports.texts import csv_text, write_tables
 from turngym.rollouts.evaluation.folder import EvalFolder
 from turngym.rollouts.evaluation.rows import row_of
 from turngym.tasks.base import procedural_task
@@ -130,6 +130,23 @@ def test_tables_hold_every_number_with_its_interval(tmp_path: Path):
     page = markdown([run], [])
     assert "| lab/made | 6 | 60.0 %" in page
     assert "1<br>error_env 16.7 %" in page
+
+
+def test_a_report_that_cannot_be_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def half(file: Path, text: str, **options: Any) -> None:
+        file.write_bytes(text[:9].encode())
+        raise OSError(28, "No space left on device")
+
+    stem = tmp_path / "evaluations"
+    page = write_tables(stem, {"a": 1}, [{"b": 2}], "first")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(OSError, match="No space"):
+        write_tables(stem, {"a": 2}, [{"b": 3}], "second")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    assert page.read_text() == "first"
 
 
 def test_plots_are_the_same_bytes_each_time(tmp_path: Path):

@@ -90,6 +90,14 @@ def test_an_episode_that_broke_comes_back_without_a_score() -> None:
     assert again(broken) == broken
 
 
+def test_what_counts_as_false_and_what_others_said_comes_back() -> None:
+    call = ToolCall(name="look", arguments={"at": "door"})
+    talk = (said("I look.", call), Message(role="tool", content="A door."), user("Go on."))
+    turn = replace(EPISODE.turns[1], observation=talk, invalid_action="", state_key="")
+    one = replace(EPISODE, turns=(replace(turn, potential=0.0, spans=()),))
+    assert again(one) == one
+
+
 def test_tokens_are_those_of_the_whole_call() -> None:
     steps = to_atif(EPISODE, name="0")["steps"]
     assert [one["source"] for one in steps] == [
@@ -152,6 +160,35 @@ def test_what_is_none_is_named(change: dict[str, Any], part: str, tmp_path: Path
     (tmp_path / "a.json").write_text(json.dumps(FOREIGN | change))
     with pytest.raises(RecordError, match=rf"a\.json.*{part}"):
         list(read_atif(tmp_path))
+
+
+@pytest.mark.parametrize("arguments", ['{"x": 1}', None, [1]])
+def test_what_no_record_could_hold_is_named(arguments: Any, tmp_path: Path) -> None:
+    call = {"tool_call_id": "1", "function_name": "f", "arguments": arguments}
+    step = {"source": "agent", "message": "a", "tool_calls": [call]}
+    (tmp_path / "a.json").write_text(json.dumps(FOREIGN | {"steps": [step]}))
+    with pytest.raises(RecordError, match=r"a\.json.*tool_calls\.0\.arguments: Input should be"):
+        list(read_atif(tmp_path / "a.json"))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, json.dumps(FOREIGN | {"subagent_trajectories": [0]})]
+)
+def test_what_is_no_document_is_one_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.json").write_text(text)
+    assert main(["export", str(tmp_path / "a.json")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}/a.json: ")
+
+
+def test_half_of_a_pair_and_a_mark_of_byte_order_are_read(tmp_path: Path) -> None:
+    steps = [{"source": "agent", "message": "a\ud800"}, {"source": "agent", "message": None}]
+    text = json.dumps(FOREIGN | {"steps": steps})
+    (tmp_path / "a.json").write_text(text, encoding="utf-8-sig")
+    found, *_ = read_atif(tmp_path / "a.json")
+    assert [turn.action.content for turn in found.turns] == ["a?", ""]
+    assert main(["export", str(tmp_path / "a.json"), "--out", str(tmp_path / "a.jsonl")]) == 0
 
 
 def test_the_command_writes_documents_and_reads_them_back(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from turngym.rollouts.evaluation.statistics import (
     Measure,
     bootstrap_ratio,
-    mean_interval,
     paired_interval,
     pass_at,
     pass_at_measure,
@@ -62,9 +61,15 @@ def test_pass_at_k_that_is_certain_at_every_task_keeps_the_width_of_wilsons_inte
     assert found == Measure(value=1.0, interval=wilson_interval(8, 8))
 
 
+def test_a_solved_share_lies_in_its_interval_where_most_attempts_of_some_tasks_broke():
+    found = Measure.solved([(8, 8), *[(1, 0)] * 19])
+    assert found == Measure(value=8 / 27, interval=wilson_interval(20 * 8 / 27, 20))
+    assert Measure.solved([]) is None
+
+
 def test_a_mean_of_single_attempts_is_the_mean_of_its_tasks():
     assert Measure.mean([[1.0], [2.0], [4.0]]) == Measure(
-        value=7 / 3, interval=mean_interval([1.0, 2.0, 4.0])
+        value=7 / 3, interval=bootstrap_ratio(np.array([1.0, 2.0, 4.0]), np.ones(3))
     )
     assert Measure.mean([[], []]) is None
 

@@ -13,6 +13,7 @@ from turngym.agents.engine.config import PretrainedModelConfig
 from turngym.config import load_config
 from turngym.errors import ConfigError, UnknownNameError
 from turngym.trainers.runs.comparison import ComparedAlgo, Heat, Source, plan, shipped_config
+from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.settings.train import TrainConfig
 
 GRPO = ComparedAlgo(name="grpo", algo="grpo")
@@ -36,6 +37,17 @@ def planned(out: Path, *sources: Source, **changes: Any) -> list[Heat]:
         **changes,
     }
     return plan(wanted.pop("envs"), wanted.pop("compared"), sources=sources, out=out, **wanted)
+
+
+def test_a_comparison_that_was_moved_goes_on(tmp_path: Path, settings: str) -> None:
+    [heat] = planned(tmp_path / "before", settings, seeds=[0])
+    begun, fresh = heat.runs
+    with RunFolder(begun.folder, begun.config) as folder:
+        folder.conclude({"updates": 3})
+    (tmp_path / "before").rename(tmp_path / "after")
+    [heat] = planned(tmp_path / "after", settings, seeds=[0])
+    assert heat.runs[0].config == begun.config, "its weights are in its checkpoints"
+    assert heat.runs[1].config != fresh.config, "it begins where the model is now"
 
 
 def test_all_begin_with_one_model_and_play_as_many_episodes(tmp_path: Path, settings: str) -> None:

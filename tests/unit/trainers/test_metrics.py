@@ -111,7 +111,8 @@ def test_a_step_in_which_everything_broke_has_no_invented_means() -> None:
 
 
 def test_an_evaluation_is_logged_with_its_interval() -> None:
-    found = evaluation_metrics("validation", summarize([episode([1.0], score=1.0)] * 4))
+    four = [episode([1.0], score=1.0, task_id=f"made/train/{n}") for n in range(4)]
+    found = evaluation_metrics("validation", summarize(four))
     assert found["validation/success"] == 1.0
     assert found["validation/success_low"] == pytest.approx(0.5101, abs=1e-4)
     assert evaluation_metrics("x", summarize([])) == {"x/faults": 0.0}

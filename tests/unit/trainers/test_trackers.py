@@ -147,7 +147,7 @@ def test_a_damaged_memory_is_named_and_costs_a_new_run(
     log.close()
     started(tmp_path, key).close("stopped")
     (file,) = (tmp_path / "trackers").iterdir()
-    assert json.loads(file.read_text()) == {"id": "id 1", "rows": 1}
+    assert json.loads(file.read_text()) == {"id": "id 1", "rows": 1, "ended": "stopped"}
     file.write_text('{"id": "id')
     started(tmp_path, key).close("finished")
     assert file.name in caplog.text
@@ -225,3 +225,17 @@ def test_a_run_gives_its_trackers_its_metrics_and_its_ends(
     assert any("held_out/greedy/success" in row for row in rows)
     first, second = got.runs
     assert (first.name, first.settings["algo.name"], second.id) == ("run", "grpo", "id 1")
+
+
+def test_what_was_not_sent_by_the_end_is_sent_when_the_run_is_asked_for_again(
+    tmp_path: Path, key: str, got: Kept
+) -> None:
+    config = settings({"run": {"trackers": [keeping(key).model_dump()]}})
+    got.errors += [OSError("no route")] * 100
+    train(config, tmp_path / "run")
+    assert (got.rows, got.ends) == ([], [])
+    got.errors.clear()
+    for _ in range(2):
+        train(config, tmp_path / "run")
+        assert len(got.rows) == len(read_metrics(tmp_path / "run" / "metrics.jsonl"))
+        assert (got.ends, len(got.runs)) == (["finished"], 2), "what has got everything is let be"

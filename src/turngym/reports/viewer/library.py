@@ -73,7 +73,7 @@ class Library:
             for start, line in _lines(path):
                 try:
                     row = self._row(json.loads(line), number)
-                except (ValueError, KeyError, TypeError, AttributeError):
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     self.broken += 1
                     continue
                 self.places.append(Place(number, start, len(line)))

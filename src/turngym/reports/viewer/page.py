@@ -328,6 +328,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NOT_FOUND, b"there is nothing of that name\n")
         except (BrokenPipeError, ConnectionResetError):
             pass  # the browser has gone elsewhere
+        except OSError as error:  # the run, or a file of it, was moved or deleted
+            text = f"{error.filename}: cannot be read ({error.strerror})\n"
+            self._send(HTTPStatus.NOT_FOUND, text.encode(errors="replace"))
 
     def _answer(self, parts: list[str], query: dict[str, str]) -> None:
         viewer = self.viewer

@@ -10,11 +10,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from turngym.errors import RecordError
 from turngym.records import replacing
-from turngym.rollouts.evaluation.statistics import Measure, bootstrap_ratio, pass_at_measure
+from turngym.rollouts.evaluation.statistics import Measure, pass_at_measure
 from turngym.types import StopReason, Trajectory
 
 FORMAT = "turngym.episodes"
@@ -286,7 +284,7 @@ def summarize_rows(rows: Sequence[EpisodeRow]) -> Summary:
         },
         unscored=len(usable) - sum(n for n, _ in counts),
         solved=sum(c for _, c in counts),
-        success=_success(counts),
+        success=Measure.solved(counts),
         pass_at=_pass_at(counts),
         score=_mean(judged, lambda row: row.score),
         episode_return=_mean(groups, lambda row: row.episode_return),
@@ -300,21 +298,6 @@ def summarize_rows(rows: Sequence[EpisodeRow]) -> Summary:
         truncated=sum(row.stop_reason.is_truncated for row in usable),
         invalid_actions=sum(row.invalid_actions for row in usable),
     )
-
-
-def _success(counts: Sequence[tuple[int, int]]) -> Measure | None:
-    """Return the solved share: Wilson's interval with one attempt a task, else a bootstrap.
-
-    Where every attempt at every task ended alike, tasks are the trials of Wilson's interval.
-    """
-    trials, solved = sum(n for n, _ in counts), sum(c for _, c in counts)
-    if trials == len(counts):
-        return Measure.share(solved, trials)
-    if all(c in (0, n) for n, c in counts):
-        share = Measure.share(sum(c > 0 for _, c in counts), len(counts))
-        return Measure(value=solved / trials, interval=None if share is None else share.interval)
-    judged_T, solved_T = np.array(counts, dtype=np.float64).T
-    return Measure(value=solved / trials, interval=bootstrap_ratio(solved_T, judged_T))
 
 
 def _pass_at(counts: Sequence[tuple[int, int]]) -> dict[int, Measure]:

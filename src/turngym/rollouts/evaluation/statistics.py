@@ -58,6 +58,25 @@ class Measure:
         return cls(value=successes / trials, interval=wilson_interval(successes, trials))
 
     @classmethod
+    def solved(cls, counts: Sequence[tuple[int, int]]) -> Self | None:
+        """Return the solved share of all attempts; None without any.
+
+        Tasks are the trials of its Wilson interval where all attempts at each ended alike, as one
+        attempt does; else the interval is a bootstrap over tasks.
+
+        Args:
+            counts: Judged attempts, at least one, and solved ones, of each task.
+        """
+        if not counts:
+            return None
+        attempts, solved = (sum(column) for column in zip(*counts, strict=True))
+        if all(c in (0, n) for n, c in counts):
+            alike = wilson_interval(len(counts) * solved / attempts, len(counts))
+            return cls(value=solved / attempts, interval=alike)
+        attempts_T, solved_T = np.array(counts, dtype=np.float64).T
+        return cls(value=solved / attempts, interval=bootstrap_ratio(solved_T, attempts_T))
+
+    @classmethod
     def mean(cls, values_by_task: Iterable[Sequence[float]]) -> Self | None:
         """Return the mean of all values with a bootstrap over tasks; None when there are none.
 
@@ -101,11 +120,6 @@ def bootstrap_ratio(sums_T: FloatArray, counts_T: FloatArray) -> Interval | None
         parts.append(sums_T[sampled_RT].sum(1) / counts_T[sampled_RT].sum(1))
     low, high = np.percentile(np.concatenate(parts), [2.5, 97.5])
     return float(low), float(high)
-
-
-def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Return the bootstrap interval of a mean; None with fewer than two values."""
-    return bootstrap_ratio(np.array(values, dtype=np.float64), np.ones(len(values)))
 
 
 def half_width(count: int, deviation: float) -> float:
@@ -357,12 +371,12 @@ class Evaluation:
     success: float | None
     """Solved share of the judged episodes, in [0, 1]; None when none was judged."""
     success_ci95: Interval | None
-    """95 % Wilson score interval of ``success``."""
+    """95 % interval of ``success``, as of ``Measure.solved``."""
     mean_score: float | None
     """Mean partial success in [0, 1] of the judged episodes."""
     mean_return: float | None
     mean_return_ci95: Interval | None
-    """95 % bootstrap interval; None with fewer than two episodes."""
+    """95 % bootstrap interval over tasks; None with fewer than two."""
     mean_turns: float | None
     truncated: int
     """Episodes that a limit cut off."""
@@ -396,23 +410,36 @@ def summarize(trajectories: Sequence[Trajectory], *, interval: bool = True) -> E
 
     Args:
         trajectories: Episodes, those that ended by a fault included.
-        interval: Whether to bootstrap that of the mean return, which takes longest by far.
+        interval: Whether to give intervals; to bootstrap them takes longest by far.
     """
     usable = [t for t in trajectories if not t.stop_reason.is_error]
     scores = [t.score for t in usable if t.score is not None]
     returns = [t.episode_return for t in usable]
     solved = sum(t.is_success for t in usable)
+    success, episode_return = _by_task(usable) if interval else (None, None)
     return Evaluation(
         episodes=len(trajectories),
         faults=len(trajectories) - len(usable),
         unscored=len(usable) - len(scores),
         solved=solved,
         success=solved / len(scores) if scores else None,
-        success_ci95=wilson_interval(solved, len(scores)) if scores else None,
+        success_ci95=None if success is None else success.interval,
         mean_score=float(np.mean(scores)) if scores else None,
         mean_return=float(np.mean(returns)) if returns else None,
-        mean_return_ci95=mean_interval(returns) if interval else None,
+        mean_return_ci95=None if episode_return is None else episode_return.interval,
         mean_turns=float(np.mean([len(t.turns) for t in usable])) if usable else None,
         truncated=sum(t.stop_reason.is_truncated for t in usable),
         invalid_actions=sum(turn.invalid_action is not None for t in usable for turn in t.turns),
+    )
+
+
+def _by_task(usable: Sequence[Trajectory]) -> tuple[Measure | None, Measure | None]:
+    """Return success and return, with intervals that know which episodes are of one task."""
+    tasks: dict[tuple[str, str], list[Trajectory]] = {}
+    for t in usable:
+        tasks.setdefault((t.env_id, t.task_id), []).append(t)
+    judged = [[t.is_success for t in ts if t.score is not None] for ts in tasks.values()]
+    return (
+        Measure.solved([(len(found), sum(found)) for found in judged if found]),
+        Measure.mean([t.episode_return for t in ts] for ts in tasks.values()),
     )

@@ -31,7 +31,7 @@ from turngym.records import MANIFEST
 from turngym.trainers.runs.checkpoints import find_model
 from turngym.trainers.runs.episode_runner import check_environments
 from turngym.trainers.runs.needs import check_needs, flat
-from turngym.trainers.runs.run_folder import check_same_run
+from turngym.trainers.runs.run_folder import check_same_run, has_begun, read_settings
 from turngym.trainers.settings.train import TrainConfig, recipes
 
 Source = str | Path | Mapping[str, Any]
@@ -274,6 +274,8 @@ def _heat(
         warm_start = planned(name="warm-start", folder=place / "warm-start", config=_warm(own))
         begin = _begin_with(own, start)
     configs = {one.name: _algo_config(own, begin, one, budget_episodes) for one in compared}
+    if begin:
+        configs = {n: _as_begun(place / n, config, start) for n, config in configs.items()}
     runs = (planned(name=n, folder=place / n, config=config) for n, config in configs.items())
     return Heat(start=start, warm_start=warm_start, runs=tuple(runs))
 
@@ -294,6 +296,18 @@ def _begin_with(own: TrainConfig, start: Path) -> dict[str, Any]:
     if isinstance(own.model, PretrainedModelConfig):
         model["lora_rank"] = own.model.lora_rank
     return {"model": model, "warm_start": {"episodes": 0}}
+
+
+def _as_begun(folder: Path, config: TrainConfig, start: Path) -> TrainConfig:
+    """Return the settings of a run, with ``start`` where it lay before the comparison was moved."""
+    model = config.model
+    is_there = (folder / "config.json").exists() and has_begun(folder)
+    if not isinstance(model, PretrainedModelConfig) or model.lora_rank or not is_there:
+        return config
+    before = str(read_settings(folder)["model"].get("path"))
+    if Path(before).parts[-3:] != start.parts[-3:]:
+        return config
+    return load_config(TrainConfig, [config.model_dump(mode="json"), {"model": {"path": before}}])
 
 
 def _algo_config(

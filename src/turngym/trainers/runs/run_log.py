@@ -48,12 +48,8 @@ class RunLog:
 
     def begin_tracking(self) -> None:
         """Let the run's trackers begin; they go on behind it in threads of their own."""
-        if not self._config.run.trackers:
-            return
-        folder, config = self._folder.path.resolve(), self._config
-        settings = flat(config.model_dump(mode="json"))
-        run = TrackedRun(name=folder.name, folder=folder, settings=settings)
-        self._trackers = Trackers(config.run.trackers, run, self._folder.metrics)
+        if self._config.run.trackers:
+            self._trackers = trackers_of(self._config, self._folder)
 
     def record(self, name: str) -> None:
         """Count the seconds since the last call under ``name``."""
@@ -107,6 +103,20 @@ class RunLog:
         self._metrics.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
+
+
+def trackers_of(config: TrainConfig, folder: RunFolder, *, done: bool = False) -> Trackers:
+    """Begin the trackers of a run.
+
+    Args:
+        config: The run's settings.
+        folder: Where it is.
+        done: As in ``Trackers``.
+    """
+    path = folder.path.resolve()
+    settings = flat(config.model_dump(mode="json"))
+    run = TrackedRun(name=path.name, folder=path, settings=settings)
+    return Trackers(config.run.trackers, run, folder.metrics, done=done)
 
 
 def draw_curve(

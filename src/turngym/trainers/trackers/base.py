@@ -1,8 +1,9 @@
 """What a tracker is, and how it is fed: a thread of its own reads ``metrics.jsonl`` behind the run.
 
 The file stays the truth. A tracker that is away holds nothing up and misses nothing: what it has
-not got yet is in the file, and is sent when it is there again, also by a run that was resumed.
-How far it has got, and its own name of the run, stand in ``trackers/NAME.json`` of the run folder.
+not got yet is in the file, and is sent when it is there again, also when the run is resumed or,
+once it is done, asked for again. How far it has got, whether it knows the end, and its own name of
+the run stand in ``trackers/NAME.json`` of the run folder.
 """
 
 from __future__ import annotations
@@ -92,10 +93,19 @@ class Trackers:
         configs: Which.
         run: What they get to know.
         metrics: ``metrics.jsonl``, cut to where the run stands.
+        done: Whether the run is done, so that only those begin that have not got all of it.
     """
 
-    def __init__(self, configs: Sequence[TrackerConfig], run: TrackedRun, metrics: Path) -> None:
-        self._senders = [_Sender(config, run, metrics) for config in configs]
+    def __init__(
+        self,
+        configs: Sequence[TrackerConfig],
+        run: TrackedRun,
+        metrics: Path,
+        *,
+        done: bool = False,
+    ) -> None:
+        waiting = [one for one in configs if not (done and _has_ended(_memory(run, one)))]
+        self._senders = [_Sender(config, run, metrics) for config in waiting]
 
     def wake(self) -> None:
         """Let them look for new rows. Waits for nothing; may be called from any thread."""
@@ -112,6 +122,17 @@ class Trackers:
             sender.join(max(0.0, deadline - time.monotonic()))
 
 
+def _memory(run: TrackedRun, config: TrackerConfig) -> Path:
+    return run.folder / TRACKERS / f"{config.name}.json"
+
+
+def _has_ended(memory: Path) -> bool:
+    try:
+        return bool(json.loads(memory.read_text(encoding="utf-8"))["ended"] == "finished")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 class _Sender:
     """Feeds one tracker."""
 
@@ -121,7 +142,7 @@ class _Sender:
         self._config = config
         self._name = config.name
         self._metrics = metrics
-        self._file = run.folder / TRACKERS / f"{self._name}.json"
+        self._file = _memory(run, config)
         self._rows = 0
         """Rows that the tracker has got."""
         self._line = self._offset = 0
@@ -166,6 +187,7 @@ class _Sender:
             self._send(self._tracker)
             if how is not None:
                 self._tracker.end(how)
+                self._remember(how)
         except BaseException as error:
             if self._retry_at is None:
                 logger.warning(
@@ -198,9 +220,9 @@ class _Sender:
             if self._rows != before:
                 self._remember()
 
-    def _remember(self) -> None:
+    def _remember(self, ended: End | None = None) -> None:
         self._file.parent.mkdir(exist_ok=True)
-        write_json(self._file, {"id": self._run.id, "rows": self._rows})
+        write_json(self._file, {"id": self._run.id, "rows": self._rows, "ended": ended})
 
     def _recall(self, run: TrackedRun) -> TrackedRun:
         try:

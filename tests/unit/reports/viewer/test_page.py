@@ -156,6 +156,23 @@ def asked(
     return answer.status, content, answer.headers
 
 
+def test_a_run_that_is_moved_while_it_is_shown_is_said(tmp_path: Path):
+    run = write_talks(tmp_path / "run")
+    with make_server(Viewer(run)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            while not json.loads(asked(server, "/api/index?seen=0")[1])["done"]:
+                pass
+            run.rename(tmp_path / "elsewhere")
+            for path in ("/", "/api/episode/0"):
+                status, content, _ = asked(server, path)
+                assert (status, b"/run" in content, b"No such file" in content) == (404, True, True)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def test_the_server_is_on_the_loopback_address(server: ThreadingHTTPServer):
     assert server.server_address[0] == "127.0.0.1"
 
