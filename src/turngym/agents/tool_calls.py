@@ -308,8 +308,15 @@ def call_in(action: Message) -> tuple[str, ToolCall | None]:
     return said, ToolCall(name=value["name"], arguments=value["arguments"])
 
 
-def with_all_calls(message: Message) -> Message:
-    """Return an answer whose content ends with all of its calls, not with the first alone."""
+def with_all_calls(message: Message, words: str | None = None) -> Message:
+    """Return an answer whose content ends with all of its calls, not with the first alone.
+
+    Args:
+        message: The answer.
+        words: What the content is, where some of them are no calls, which stay text.
+    """
+    if words is not None:
+        return Message(role=message.role, content=words)
     return replace(message, content=in_words(message).content)
 
 

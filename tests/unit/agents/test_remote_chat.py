@@ -30,8 +30,8 @@ from turngym.agents.policy import ContextOverflow, EpisodeContext
 from turngym.agents.remote.chat import RemoteChat
 from turngym.agents.remote.endpoint import RateLimit, read_json
 from turngym.agents.remote.wire import retry_after_s
-from turngym.agents.tool_calls import NOT_CARRIED_OUT
-from turngym.environments.core.actions import InvalidAction, JsonTools
+from turngym.agents.tool_calls import NOT_CARRIED_OUT, in_words
+from turngym.environments.core.actions import Action, InvalidAction, JsonTools, calls_at_end
 from turngym.errors import ConfigError, PolicyFault
 from turngym.pictures import png
 from turngym.types import Message, Turn
@@ -340,6 +340,23 @@ async def test_an_environment_that_takes_several_calls_answers_each() -> None:
         await session.close()
     said = [(row.get("tool_call_id"), row["content"]) for row in server.bodies[2]["messages"][3:]]
     assert said == [("call0", "room 1"), ("call1", "room 2"), (None, ""), ("call0", "room 3")]
+
+
+async def test_a_broken_call_among_several_is_answered_as_such_and_the_others_as_theirs() -> None:
+    calls = [("search", one) for one in ('{"query": "a"}', "{query", '{"query": "c"}')]
+    async with fake_server(answer("All.", calls=calls)) as server:
+        session: Any = ChatAgent(RemoteChat(ChatConfig(model="tiny", base_url=server.url))).start(
+            EpisodeContext(env_id="e", task_id="t", seed=1, instructions="a", rules="a")
+        )
+        turn = await session.act({"text": "?"}, {"tools": TOOLS, "calls_per_turn": 3})
+        await session.close()
+    found = [JsonTools(TOOLS).parse(one) for one in calls_at_end(turn.action.content)]
+    assert found == [
+        Action(name="search", arguments={"query": "a"}),
+        InvalidAction(reason="The arguments of 'search' must be a JSON object."),
+        Action(name="search", arguments={"query": "c"}),
+    ]
+    assert in_words(turn.action) == turn.action
 
 
 @pytest.mark.parametrize("call", [{"id": "a", "type": "custom"}, {"id": "a", "function": "go"}])

@@ -150,9 +150,12 @@ class _ChatSession:
         answer = await self._conversation.complete(new, tools=self._tools)
         starts_segment = answer.starts_segment or rewritten is not None
         self._add([*new, answer.entry], answer, starts_segment=starts_segment)
+        action = answer.message
+        if self._takes_all_calls:
+            action = with_all_calls(action, answer.in_words)
         return PolicyTurn(
             observation=tuple(entry.message for entry in new),
-            action=with_all_calls(answer.message) if self._takes_all_calls else answer.message,
+            action=action,
             spans=answer.spans,
             starts_segment=starts_segment,
             segment_reason=answer.segment_reason if rewritten is None else rewritten.reason,

@@ -51,6 +51,9 @@ class Completion:
     segment_reason: str | None = None
     usage: Mapping[str, float] = field(default_factory=dict)
     call_ids: tuple[str, ...] = ()
+    in_words: str | None = None
+    """The content with all calls, where the arguments of one are no object, so ``message`` lacks
+    it."""
 
     @property
     def entry(self) -> ChatMessage:

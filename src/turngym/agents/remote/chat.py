@@ -277,15 +277,19 @@ def _completion(row: Row) -> Completion:
     """Return the answer as the environment gets it: text, then the first tool call as JSON."""
     spoken, calls = said_in(row), row.get("tool_calls", [])
     found = [_call(call["function"]) for call in calls]
-    content = "\n".join(filter(None, [spoken, *(action_text(*call) for call in found[:1])]))
+    first, whole = (
+        "\n".join(filter(None, [spoken, *(action_text(*call) for call in found[:most])]))
+        for most in (1, None)
+    )
     kept = tuple(
         ToolCall(name=name, arguments=arguments)
         for name, arguments in found
         if isinstance(arguments, Mapping)
     )
     return Completion(
-        message=Message(role="assistant", content=content, tool_calls=kept),
+        message=Message(role="assistant", content=first, tool_calls=kept),
         call_ids=tuple(_call_ids(row)),
+        in_words=None if len(kept) == len(found) else whole,
     )
 
 
