@@ -261,7 +261,7 @@ def score_of(found: object) -> float | None:
     if found is None or isinstance(found, SupportsFloat | str):
         return None if found is None else float(found)
     if isinstance(found, Coroutine):
-        found.close()  # else Python warns that nobody awaited it
+        found.close()  # else Python warns that it was never awaited
     raise TypeError(f"score returned {type(found).__name__}, wanted a number or None")
 
 
