@@ -340,15 +340,17 @@ def _unfinished(manifest: Manifest) -> list[str]:
     if manifest.folder / EVALUATION_FILE not in manifest or rows_file in manifest:
         return []
     plan = read_evaluation(folder)["plan"]
+    files = {env: trajectories_file(folder, env) for env in plan["envs"]}
+    counts = {env: count_trajectories(file) for env, file in files.items()}  # each before its row
     rows: dict[str, dict[Key, EpisodeRow]] = {env: {} for env in plan["envs"]}
     for row in read_rows(rows_file, plan_digest(plan)) if rows_file.exists() else ():
         rows.setdefault(row.env, {})[row.key] = row
     notes = []
-    for env, found in rows.items():
-        file = trajectories_file(folder, env)
+    for env, file in files.items():
+        found = rows[env]
         if lost := len(lost_rows(file, list(found.values()))):
             notes.append(f"{file}: {lost} of {len(found)} episodes are gone")
-        if (more := count_trajectories(file) - len(found) + lost) > 0:
+        if (more := counts[env] - len(found) + lost) > 0:
             notes.append(f"{rows_file}: {more} episodes of {file.name} have no row")
     return notes
 

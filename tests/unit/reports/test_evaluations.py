@@ -1,6 +1,6 @@
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 from helpers.trajectories import episode
 from turngym.cli.main import main
 from turngym.errors import ConfigError
+from turngym.reports import runs
 from turngym.reports.evaluations import (
     EvalRun,
     compare_runs,
@@ -19,7 +20,7 @@ from turngym.reports.evaluations import (
 from turngym.reports.tables import draw_evaluations
 from turngym.reports.texts import csv_text, write_tables
 from turngym.rollouts.evaluation.folder import EvalFolder
-from turngym.rollouts.evaluation.rows import row_of
+from turngym.rollouts.evaluation.rows import read_rows, row_of
 from turngym.tasks.base import procedural_task
 
 PLAN: dict[str, Any] = {
@@ -116,6 +117,22 @@ def test_an_unfinished_run_is_told_as_such(tmp_path: Path, capsys: pytest.Captur
     assert "50.0 %" in page
     assert main(["report", str(run.folder)]) == 0
     assert ", unfinished\n" in capsys.readouterr().out
+
+
+def test_an_evaluation_that_goes_on_meanwhile_lacks_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run, later = tmp_path / "run", tmp_path / "later"
+    for folder, tasks in ((run, [[1], [0]]), (later, [[1], [0], [1], [0]])):
+        write(folder, tasks, end=False)
+
+    def read(file: Path, plan: str) -> Iterator[Any]:
+        yield from read_rows(file, plan)
+        trajectories = (later / "lab-made.jsonl").read_bytes()
+        (run / "lab-made.jsonl").write_bytes(trajectories)  # as another process plays on
+
+    monkeypatch.setattr(runs, "read_rows", read)
+    assert runs.check_shown(run) == []
 
 
 def test_tables_hold_every_number_with_its_interval(tmp_path: Path):
