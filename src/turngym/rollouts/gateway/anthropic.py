@@ -120,6 +120,10 @@ class MessageWriter:
         self._has_text = False
         """The last of them is text, and goes on."""
 
+    def kept(self, asked: Json, answer: Mapping[str, Any]) -> dict[str, list[Json]]:
+        """Return nothing: a request holds its whole conversation."""
+        return {}
+
     def whole(self, answer: Mapping[str, Any]) -> Json:
         """Return the message for a whole chat answer."""
         choice = answer["choices"][0]
