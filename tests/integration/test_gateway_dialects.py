@@ -285,3 +285,17 @@ async def test_a_conversation_is_kept_where_a_request_may_go_on_from_it(
         episode = await found.episodes.default()
         rows = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a door"}]
         assert [*episode.responses.values()] == ([rows] if is_kept else [])
+
+
+async def test_the_model_reads_the_letters_of_its_calls_as_it_wrote_them() -> None:
+    use = {"type": "tool_use", "id": "a", "name": "look", "input": {"input": "Zoë"}}
+    custom = {"type": "custom_tool_call", "call_id": "a", "name": "look", "input": "Zoë"}
+    async with fake_server(answer("x")) as upstream, gateway(upstream.url) as found:
+        await send(
+            found.url,
+            "/v1/messages",
+            {"model": "m", "messages": [{"role": "assistant", "content": [use]}]},
+        )
+        await send(found.url, "/v1/responses", {"model": "m", "input": [custom]})
+    calls = [body["messages"][0]["tool_calls"][0]["function"] for body in upstream.bodies]
+    assert calls == [{"name": "look", "arguments": '{"input": "Zoë"}'}] * 2

@@ -93,7 +93,7 @@ def _messages(body: Mapping[str, Any], earlier: Sequence[Json]) -> list[Json]:
         elif kind in ("function_call", "custom_tool_call"):
             arguments = item.get("arguments") or "{}"
             if kind == "custom_tool_call":
-                arguments = json.dumps({"input": item.get("input") or ""})
+                arguments = json.dumps({"input": item.get("input") or ""}, ensure_ascii=False)
             call = call_row(item.get("call_id"), _chat_name(item), arguments)
             if not rows or rows[-1]["role"] != "assistant":
                 rows.append({"role": "assistant", "content": ""})
