@@ -264,3 +264,38 @@ async def test_refusals_reach_an_agent_of_anthropics_with_their_status() -> None
     async with fake_server(refuse(422, "bad luck")) as upstream, gateway(upstream.url) as found:
         status, said = await send(found.url, "/v1/messages", body)
     assert (status, "bad luck" in said["error"]["message"]) == (422, True)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("path", "sent", "is_kept"),
+    [
+        ("/v1/responses", {"input": "hi"}, True),
+        ("/v1/responses", {"input": "hi", "store": False}, False),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}]}, False),
+    ],
+)
+async def test_a_conversation_is_kept_where_a_request_may_go_on_from_it(
+    path: str, sent: dict[str, Any], is_kept: bool, streamed: bool
+) -> None:
+    reply = stream(chunk("a door"), chunk("", finish="stop")) if streamed else answer("a door")
+    async with fake_server(reply) as upstream, gateway(upstream.url) as found:
+        status, said = await send(found.url, path, {"model": "m", "stream": streamed, **sent})
+        assert status == 200, said
+        episode = await found.episodes.default()
+        rows = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a door"}]
+        assert [*episode.responses.values()] == ([rows] if is_kept else [])
+
+
+async def test_the_model_reads_the_letters_of_its_calls_as_it_wrote_them() -> None:
+    use = {"type": "tool_use", "id": "a", "name": "look", "input": {"input": "Zoë"}}
+    custom = {"type": "custom_tool_call", "call_id": "a", "name": "look", "input": "Zoë"}
+    async with fake_server(answer("x")) as upstream, gateway(upstream.url) as found:
+        await send(
+            found.url,
+            "/v1/messages",
+            {"model": "m", "messages": [{"role": "assistant", "content": [use]}]},
+        )
+        await send(found.url, "/v1/responses", {"model": "m", "input": [custom]})
+    calls = [body["messages"][0]["tool_calls"][0]["function"] for body in upstream.bodies]
+    assert calls == [{"name": "look", "arguments": '{"input": "Zoë"}'}] * 2

@@ -328,16 +328,13 @@ def called_row(calls: Sequence[FoundCall], said: str, *, as_text: bool = False) 
         said: What it says before.
         as_text: Give arguments as the text of a JSON object, as some templates want them.
     """
-    rows = [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {
-                "name": call.name,
-                "arguments": json.dumps(call.arguments) if as_text else call.arguments,
-            },
-        }
+    given = [
+        json.dumps(call.arguments, ensure_ascii=False) if as_text else call.arguments
         for call in calls
+    ]
+    rows = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+        for call, arguments in zip(calls, given, strict=True)
     ]
     return ("assistant", said, {"tool_calls": rows})
 

@@ -330,6 +330,11 @@ def test_of_several_calls_the_first_is_carried_out_and_all_are_answered(one_call
     )
 
 
+def test_arguments_as_text_have_the_letters_of_the_call() -> None:
+    _, _, more = called_row([FoundCall(name="go", arguments={"way": "ö"})], "", as_text=True)
+    assert more["tool_calls"][0]["function"]["arguments"] == '{"way": "ö"}'
+
+
 def test_what_a_tool_says_cannot_speak_as_the_agent() -> None:
     one = renderer()
     _, end = one.answer(sampled(one, WALKS[0]), TOOLS)

@@ -77,9 +77,8 @@ def _add(rows: list[Json], role: str, content: str | Sequence[Json]) -> None:
             name = block.get("tool_use_id")
             rows.append({"role": "tool", "tool_call_id": name, "content": result})
         elif kind == "tool_use":
-            call = call_row(
-                block.get("id"), block.get("name"), json.dumps(block.get("input") or {})
-            )
+            given = json.dumps(block.get("input") or {}, ensure_ascii=False)
+            call = call_row(block.get("id"), block.get("name"), given)
             more.setdefault("tool_calls", []).append(call)
         elif kind == "thinking":
             more |= from_opaque(block.get("signature"), block.get("thinking") or "")
@@ -119,6 +118,10 @@ class MessageWriter:
         """Blocks of the stream so far."""
         self._has_text = False
         """The last of them is text, and goes on."""
+
+    def kept(self, asked: Json, answer: Mapping[str, Any]) -> dict[str, list[Json]]:
+        """Return nothing: a request holds its whole conversation."""
+        return {}
 
     def whole(self, answer: Mapping[str, Any]) -> Json:
         """Return the message for a whole chat answer."""

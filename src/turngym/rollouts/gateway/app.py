@@ -48,7 +48,6 @@ from turngym.pictures import data_url
 from turngym.rollouts.gateway import anthropic
 from turngym.rollouts.gateway.bodies import EndBody, OpenBody, RewardBody, check_chat
 from turngym.rollouts.gateway.calls import FAILED, Call, mcp_app, only_choice, without_ours
-from turngym.rollouts.gateway.chat_rows import answer_row
 from turngym.rollouts.gateway.episodes import Episode, Episodes
 from turngym.rollouts.gateway.hosted import ToolAnswer
 from turngym.rollouts.gateway.responses import ResponseWriter, chat_request
@@ -188,7 +187,7 @@ class Gateway:
         if asked.get("stream"):
             return EventStream(self._written_stream(call, writer))
         answer = await self._ask(request, call)
-        episode.responses[writer.id] = [*asked["messages"], answer_row(answer)]
+        episode.responses |= writer.kept(asked, answer)
         return json_response(writer.whole(answer))
 
     async def _checked(self, asked: Json) -> tuple[list[Message], list[int]]:
@@ -262,7 +261,7 @@ class Gateway:
                 raise
             yield writer.broken(str(error))
             return
-        call.episode.responses[writer.id] = [*call.asked["messages"], answer_row(answer)]
+        call.episode.responses |= writer.kept(call.asked, answer)
         for one in writer.closing(answer):
             yield one
 

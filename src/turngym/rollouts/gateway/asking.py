@@ -43,7 +43,6 @@ from turngym.pictures import data_url, pixels_in
 from turngym.rollouts.gateway import anthropic
 from turngym.rollouts.gateway.bodies import EndBody
 from turngym.rollouts.gateway.calls import mcp_app
-from turngym.rollouts.gateway.chat_rows import answer_row
 from turngym.rollouts.gateway.hosted import HostedEnv, ToolAnswer
 from turngym.rollouts.gateway.responses import ResponseWriter, chat_request
 from turngym.types import Message
@@ -291,7 +290,7 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
         side, body = found(request), json_object(await request.body())
         asked = chat_request(body, side.said_before(body.get("previous_response_id")))
         answer, writer = await side.ask(checked(ChatRequest, asked)), ResponseWriter(body)
-        side.responses[writer.id] = [*asked["messages"], answer_row(answer)]
+        side.responses |= writer.kept(asked, answer)
         return _written(body, answer, writer)
 
     async def messages(request: Request) -> Response | EventStream:

@@ -15,6 +15,7 @@ from turngym.agents.serving.http import BadRequest
 from turngym.rollouts.gateway.bodies import check_responses
 from turngym.rollouts.gateway.chat_rows import (
     add_row,
+    answer_row,
     call_row,
     from_opaque,
     opaque,
@@ -92,7 +93,7 @@ def _messages(body: Mapping[str, Any], earlier: Sequence[Json]) -> list[Json]:
         elif kind in ("function_call", "custom_tool_call"):
             arguments = item.get("arguments") or "{}"
             if kind == "custom_tool_call":
-                arguments = json.dumps({"input": item.get("input") or ""})
+                arguments = json.dumps({"input": item.get("input") or ""}, ensure_ascii=False)
             call = call_row(item.get("call_id"), _chat_name(item), arguments)
             if not rows or rows[-1]["role"] != "assistant":
                 rows.append({"role": "assistant", "content": ""})
@@ -181,6 +182,15 @@ class ResponseWriter:
         """Items of the stream so far."""
         self._text_place: int | None = None
         """Which of them is the text; None before it has begun."""
+
+    def kept(self, asked: Json, answer: Mapping[str, Any]) -> dict[str, list[Json]]:
+        """Return the conversation up to and with ``answer``, by the id of the response.
+
+        Nothing where the client has said that it will not go on from it.
+        """
+        if self._body.get("store") is False:
+            return {}
+        return {self.id: [*asked["messages"], answer_row(answer)]}
 
     def whole(self, answer: Mapping[str, Any]) -> Json:
         """Return the response for a whole chat answer."""
