@@ -33,7 +33,7 @@ from turngym.environments.core.episode import (
     Step,
 )
 from turngym.environments.core.spaces import Info, joined_info
-from turngym.errors import SnapshotError
+from turngym.errors import EnvironmentFault, SnapshotError
 from turngym.tasks.base import Task
 from turngym.types import after_thoughts, sum_by_name
 
@@ -278,8 +278,21 @@ class AsyncTurnEnv(EpisodeCore):
         await self.close()
 
 
+T = TypeVar("T")
 AnyEnv = gymnasium.Env[Any, Any]
 EnvT = TypeVar("EnvT", bound=gymnasium.Env[Any, Any])
+
+
+def opened(value: T | None, name: str) -> T:
+    """Return ``value``, which the environment called ``name`` has while an episode is open.
+
+    Raises:
+        EnvironmentFault: None is open.
+    """
+    if value is None:
+        raise EnvironmentFault(f"{name}: no episode is open")
+    return value
+
 
 _SHARED = frozenset(
     {"env", "_cached_spec", "_saved_kwargs", "_action_space", "_observation_space", "_metadata"}

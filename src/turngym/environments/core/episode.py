@@ -7,9 +7,9 @@ snapshots by replay need. ``env.py`` makes a synchronous and an asynchronous env
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -26,7 +26,6 @@ from turngym.environments.core.spaces import (
     Unicode,
     announce_calls,
     joined_info,
-    score_of,
     text_observation_space,
 )
 from turngym.errors import (
@@ -40,7 +39,6 @@ from turngym.faults import Boundary
 from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task
 from turngym.types import StopReason
 
-T = TypeVar("T")
 Observation = dict[str, Any]
 """``{"text": str}``, and ``"image"``: uint8 [H, W, 3] where the environment is visual."""
 
@@ -381,7 +379,7 @@ class EpisodeCore:
 
     def _note_end(self, info: Info, stop_reason: str) -> None:
         info["stop_reason"] = stop_reason
-        info["score"] = score_of(info["score"] if "score" in info else self.score())
+        info["score"] = _score_of(info["score"] if "score" in info else self.score())
 
     def _truncated(self, limit: Limit, step: Step, end: Outcome | None) -> Step:
         """Return the step at which ``limit`` ends the episode, judged by ``end_at_limit``."""
@@ -489,12 +487,10 @@ class EpisodeCore:
             )
 
 
-def opened(value: T | None, name: str) -> T:
-    """Return ``value``, which the environment called ``name`` has while an episode is open.
-
-    Raises:
-        EnvironmentFault: None is open.
-    """
-    if value is None:
-        raise EnvironmentFault(f"{name}: no episode is open")
-    return value
+def _score_of(found: object) -> float | None:
+    """Return what ``score`` has returned as a number; None where it is that."""
+    if found is None or isinstance(found, SupportsFloat | str):
+        return None if found is None else float(found)
+    if isinstance(found, Coroutine):
+        found.close()  # else Python warns that it was never awaited
+    raise TypeError(f"score returned {type(found).__name__}, wanted a number or None")

@@ -29,8 +29,8 @@ Other keys are free.
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine, Mapping
-from typing import Any, SupportsFloat
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -250,19 +250,6 @@ def announce_calls(info: Info, most: int, name: str) -> None:
     info["calls_per_turn"] = most
     for key in ("instructions", "rules"):
         info[key] += f"\nAn answer may hold up to {most} tool calls, each of them a turn."
-
-
-def score_of(found: object) -> float | None:
-    """Return what ``score`` has returned as a number; None where it is that.
-
-    Raises:
-        TypeError: It is neither, a coroutine for example.
-    """
-    if found is None or isinstance(found, SupportsFloat | str):
-        return None if found is None else float(found)
-    if isinstance(found, Coroutine):
-        found.close()  # else Python warns that it was never awaited
-    raise TypeError(f"score returned {type(found).__name__}, wanted a number or None")
 
 
 def joined_info(info: Mapping[str, Any], more: Mapping[str, Any], reward: float) -> Info:

@@ -7,8 +7,8 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 from turngym.environments.core.actions import Action
-from turngym.environments.core.env import Outcome
-from turngym.environments.core.episode import EpisodeCore, opened
+from turngym.environments.core.env import Outcome, opened
+from turngym.environments.core.episode import EpisodeCore
 from turngym.errors import TaskFault
 from turngym.tasks.base import Split, Task
 from turngym.tasks.problem import Script, World, expert_script, judge

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 from turngym.coroutines import finished
 from turngym.environments.core.actions import Action, ActionStyle, in_style
-from turngym.environments.core.env import Outcome
-from turngym.environments.core.episode import opened
+from turngym.environments.core.env import Outcome, opened
 from turngym.environments.core.pictures import ScreenEnv, Screenshot, draw_marks, resized
 from turngym.environments.core.spaces import Image
 from turngym.environments.core.tasks import StoppedEnv

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypedDict, Unpack
 
 from turngym.environments.core.actions import Action, ActionStyle, InvalidAction
-from turngym.environments.core.env import Outcome
-from turngym.environments.core.episode import opened
+from turngym.environments.core.env import Outcome, opened
 from turngym.environments.core.limits import WallClockLimit
 from turngym.environments.core.tasks import AT_WORK, TaskSetEnv
 from turngym.environments.swe.packages import packages_folder

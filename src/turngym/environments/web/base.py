@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypedDict
 
 from turngym.environments.core.actions import Action, ActionStyle, in_style
-from turngym.environments.core.env import Outcome
-from turngym.environments.core.episode import opened
+from turngym.environments.core.env import Outcome, opened
 from turngym.environments.core.pictures import ScreenEnv, Screenshot, decode, draw_marks
 from turngym.environments.core.spaces import Image
 from turngym.environments.core.tasks import StoppedEnv

@@ -21,8 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from turngym.environments.core.actions import Action, ActionStyle, InvalidAction, in_style
-from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind
-from turngym.environments.core.episode import opened
+from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind, opened
 from turngym.environments.core.limits import TurnLimit
 from turngym.environments.core.tasks import judged_score
 from turngym.environments.workspace import actions
