@@ -65,7 +65,11 @@ def attach(env: EnvT, limits: Sequence[Limit]) -> EnvT:
 
 
 def with_calls(env: EnvT, most: int) -> EnvT:
-    """Let an answer hold up to ``most`` tool calls, which ``env`` carries out in their order.
+    """Return ``env``, which carries out several tool calls of one answer, in their order.
+
+    Args:
+        env: One of ours; its actions are tool calls, or its next reset says that they are none.
+        most: Calls of one answer that are carried out.
 
     Raises:
         ConfigError: It is none of ours, or ``most`` is less than 1.
