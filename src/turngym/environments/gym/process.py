@@ -10,7 +10,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -136,10 +135,8 @@ class ChildEnv:
     def interrupt(self) -> bool:
         """Kill the child; the call that runs ends with a fault."""
         self._interrupted = True
-        process = self._process
-        with suppress(ValueError):  # it ended just now
-            if process is not None:
-                process.kill()
+        if (process := self._process) is not None:
+            process.kill()
         return True
 
     def close(self) -> None:
@@ -192,9 +189,7 @@ class ChildEnv:
             return None
         process.kill()
         process.join()
-        code = process.exitcode
-        process.close()
-        return code
+        return process.exitcode  # not closed: at the program's end Python joins it, too
 
 
 def open_reply(name: str, reply: bytes) -> Any:
