@@ -15,6 +15,7 @@ import pytest
 
 import turngym
 from helpers.envs import LadderEnv
+from helpers.raw_http import send
 from turngym.agents.serving.http import serving
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import AsyncTurnEnv, Outcome
@@ -140,6 +141,25 @@ async def test_a_client_that_leaves_in_a_turn_makes_room_for_another() -> None:
             await socket.send(json.dumps({"type": "reset"}))
             found = json.loads(await socket.recv())
     assert found["data"]["observation"]["text"] == "here"
+
+
+class Half(LadderEnv):
+    """Shows half of a unicode pair, as what is read from a file with other bytes may have."""
+
+    def begin(self, task: Task) -> Outcome:
+        super().begin(task)
+        return Outcome(text="begin \ud800")
+
+    def turn(self, action: Action) -> Outcome:
+        return Outcome(text="turn \ud800")
+
+
+async def test_what_cannot_be_sent_is_a_question_mark() -> None:
+    async with client(lambda: HostedEnv(Half(), env_id="half")) as (_, url):
+        for path, body in (("/reset", {}), ("/step", {"action": {"text": "up"}})):
+            status, said = await send(url, path, body)
+            assert status == 200, said
+            assert said["observation"]["text"] in ("begin ?", "turn ?")
 
 
 async def test_a_limit_is_a_truncation_with_its_reason() -> None:
