@@ -166,6 +166,10 @@ async def test_calls_results_and_thoughts_go_there_and_back(streamed: bool) -> N
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role: Input should be"),
         ({"messages": [{"role": "user", "content": "x"}], "max_tokens": "many"}, "max_tokens: "),
         ({}, "messages: Field required"),
+        (
+            {"messages": [{"role": "user", "content": [{"text": "x"}]}]},
+            "messages.0.content.0.type: Field required",
+        ),
     ],
 )  # fmt: skip
 async def test_what_is_no_message_is_refused_in_one_line(sent: Any, refusal: str) -> None:

@@ -304,6 +304,15 @@ async def test_close_breaks_off_a_process_that_is_busy():
     assert multiprocessing.active_children() == []
 
 
+async def test_a_process_that_has_ended_can_be_joined_again_as_python_does_at_its_end() -> None:
+    env = as_async(make_ladder, isolation="process")
+    await env.reset(seed=0)
+    (process,) = multiprocessing.active_children()
+    await env.close()
+    process.join()
+    assert process.exitcode is not None
+
+
 async def test_many_environments_wait_at_the_same_time():
     together = threading.Barrier(24)  # opens when all 24 wait, and breaks when they do not
     envs = [as_async(Waiting(together), isolation="thread") for _ in range(24)]

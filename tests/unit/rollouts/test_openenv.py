@@ -15,12 +15,14 @@ import pytest
 
 import turngym
 from helpers.envs import LadderEnv
+from helpers.raw_http import send
 from turngym.agents.serving.http import serving
-from turngym.environments.core.actions import Action
-from turngym.environments.core.env import Outcome
+from turngym.environments.core.actions import Action, Commands
+from turngym.environments.core.env import AsyncTurnEnv, Outcome
 from turngym.environments.core.limits import TurnLimit
 from turngym.rollouts.gateway.hosted import HostedEnv
 from turngym.rollouts.gateway.openenv import OpenEnvServer
+from turngym.tasks.base import Task
 
 pytestmark = pytest.mark.extra("starlette", "uvicorn", "websockets")
 
@@ -95,6 +97,69 @@ async def test_a_tool_call_and_an_action_that_is_none_are_carried_out() -> None:
         assert "invalid_action" not in moved["metadata"]
         said = (await ask("step", name="fly", arguments={}))["data"]
         assert "fly" in said["metadata"]["invalid_action"]
+
+
+class Endless(AsyncTurnEnv):
+    """Whose turn never ends, and which says what becomes of it."""
+
+    action_format = Commands({"wait": "wait"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.closed = asyncio.Event(), asyncio.Event()
+
+    async def begin(self, task: Task) -> Outcome:
+        return Outcome(text="here")
+
+    async def turn(self, action: Action) -> Outcome:
+        self.began.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+async def test_a_client_that_leaves_in_a_turn_makes_room_for_another() -> None:
+    import websockets
+
+    made: list[Endless] = []
+
+    def open_endless() -> HostedEnv:
+        made.append(Endless())
+        return HostedEnv(made[-1], env_id="endless")
+
+    async with serving(OpenEnvServer(open_endless, env_id="one", most=1).app()) as url:
+        address = f"ws{url.removeprefix('http')}/ws"
+        async with websockets.connect(address) as socket:
+            await socket.send(json.dumps({"type": "reset"}))
+            await socket.send(json.dumps({"type": "step", "data": {"text": "wait"}}))
+            await socket.recv()
+            await made[0].began.wait()
+        await made[0].closed.wait()
+        async with websockets.connect(address) as socket:
+            await socket.send(json.dumps({"type": "reset"}))
+            found = json.loads(await socket.recv())
+    assert found["data"]["observation"]["text"] == "here"
+
+
+class Half(LadderEnv):
+    """Shows half of a unicode pair, as what is read from a file with other bytes may have."""
+
+    def begin(self, task: Task) -> Outcome:
+        super().begin(task)
+        return Outcome(text="begin \ud800")
+
+    def turn(self, action: Action) -> Outcome:
+        return Outcome(text="turn \ud800")
+
+
+async def test_what_cannot_be_sent_is_a_question_mark() -> None:
+    async with client(lambda: HostedEnv(Half(), env_id="half")) as (_, url):
+        for path, body in (("/reset", {}), ("/step", {"action": {"text": "up"}})):
+            status, said = await send(url, path, body)
+            assert status == 200, said
+            assert said["observation"]["text"] in ("begin ?", "turn ?")
 
 
 async def test_a_limit_is_a_truncation_with_its_reason() -> None:

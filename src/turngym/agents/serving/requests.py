@@ -168,9 +168,11 @@ def checked(cls: type[RequestT], found: Json) -> RequestT:
     try:
         return cls.model_validate(found)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "body"
-        raise BadRequest(f"{where}: {first['msg']}") from None
+        # Of a text or a list of parts both are found wrong; what is wrong in a part says more.
+        deepest = max(error.errors(), key=lambda one: len(one["loc"]))
+        parts = [str(part) for part in deepest["loc"]]
+        where = ".".join(part for part in parts if not part.startswith("list[")) or "body"
+        raise BadRequest(f"{where}: {deepest['msg']}") from None
 
 
 Show = Callable[[str, Sequence[bytes]], str]

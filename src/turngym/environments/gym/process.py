@@ -190,7 +190,7 @@ class ChildEnv:
             return None
         _kill(process)
         process.join()
-        return process.exitcode
+        return process.exitcode  # not closed: at the program's end Python joins it, too
 
 
 def _kill(process: BaseProcess) -> None:

@@ -129,13 +129,13 @@ class HostedEnv:
         with Boundary("reset", EnvironmentFault, ConfigError):
             observation, info = await self._env.reset(seed=seed, options=options)
             self._learn_actions()  # a server says its tools when an episode begins
-        self.observation, self.image = observation["text"], observation.get("image")
+        self.observation, self.image = _sendable(observation["text"]), observation.get("image")
         self.task_id = str(info["task_id"])
         self.instructions_in_text = str(info["instructions"])
         self.ground_truth = info.get("ground_truth")
         self.is_over = False
         return ToolAnswer(
-            text=observation["text"],
+            text=self.observation,
             image=self.image,
             legal_actions=info.get("legal_actions"),
         )
@@ -161,7 +161,7 @@ class HostedEnv:
                 is_over = bool(terminated or truncated)
                 fallback = StopReason.TERMINATED if terminated else StopReason.TRUNCATED_ENV
                 answer = ToolAnswer(
-                    text=observation["text"],
+                    text=_sendable(observation["text"]),
                     image=observation.get("image"),
                     reward=float(reward),
                     invalid_action=info.get("invalid_action"),
@@ -203,6 +203,11 @@ class HostedEnv:
         """
         with Boundary("score", EnvironmentFault):
             return checked_score(self._env.score())
+
+
+def _sendable(text: str) -> str:
+    """Return ``text`` with half of a unicode pair, which cannot be sent, as a question mark."""
+    return text.encode(errors="replace").decode()
 
 
 def call_text(

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.websockets import WebSocket
+
+T = TypeVar("T")
 
 
 class _Body(BaseModel):
@@ -236,8 +238,7 @@ class OpenEnvServer:
         try:
             session = self._session()
             try:
-                while (said := await _said(session, await _received(socket))) is not None:
-                    await socket.send_text(said)
+                await _serve(session, socket)
                 await socket.close()
             finally:
                 await session.hosted.close()
@@ -307,6 +308,43 @@ class OpenEnvServer:
     def _metadata(self) -> Json:
         rules = self._http().hosted.instructions
         return {"name": self._env_id, "description": rules}
+
+
+async def _serve(session: Session, socket: WebSocket) -> None:
+    """Answer a client's messages until it ends its session."""
+    heard = asyncio.ensure_future(_received(socket))
+    try:
+        while True:
+            body = await heard
+            heard = asyncio.ensure_future(_received(socket))
+            if (said := await _unless_gone(_said(session, body), heard)) is None:
+                return
+            await socket.send_text(said)
+    finally:
+        await _cancelled(heard)
+
+
+async def _unless_gone(work: Coroutine[Any, Any, T], heard: asyncio.Future[bytes]) -> T:
+    """Return what ``work`` returns; it is cancelled where the client goes away meanwhile.
+
+    Args:
+        work: Its answer.
+        heard: Its next message, which raises where it has gone.
+    """
+    task = asyncio.ensure_future(work)
+    both: set[asyncio.Future[Any]] = {task, heard}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            heard.result()
+        return await task
+    finally:
+        await _cancelled(task)
+
+
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _received(socket: WebSocket) -> bytes:
