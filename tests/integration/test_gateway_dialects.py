@@ -303,3 +303,26 @@ async def test_the_model_reads_the_letters_of_its_calls_as_it_wrote_them() -> No
         await send(found.url, "/v1/responses", {"model": "m", "input": [custom]})
     calls = [body["messages"][0]["tool_calls"][0]["function"] for body in upstream.bodies]
     assert calls == [{"name": "look", "arguments": '{"input": "Zoë"}'}] * 2
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        (
+            "/v1/chat/completions",
+            {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
+        ),
+        ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/responses", {"max_output_tokens": 9, "input": "hi"}),
+    ],
+)
+async def test_a_limit_reaches_openai_by_the_name_that_all_its_models_take(
+    path: str, sent: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fake_server(answer("x")) as upstream, gateway(upstream.url) as found:
+        await send(found.url, path, {"model": "m", **sent})
+        monkeypatch.setattr("turngym.rollouts.gateway.app.OWN_URL", upstream.url)
+        await send(found.url, path, {"model": "m", **sent})
+    here, there = upstream.bodies
+    assert (here["max_tokens"], "max_completion_tokens" in here) == (9, False)
+    assert (there["max_completion_tokens"], "max_tokens" in there) == (9, False)

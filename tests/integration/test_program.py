@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.envs import LadderEnv
 from helpers.models import model, policy, policy_on, tokenizer
 from helpers.signals import SIGNALS, register_for_a_while
 from helpers.tools import TOOLS, WALKS, Scripted, renderer, sampled, template
@@ -402,6 +403,19 @@ async def test_a_program_is_given_what_to_do_in_words(program: Any) -> None:
     await env.close()
 
 
+class Bytes(LadderEnv):
+    """Shows what no variable holds."""
+
+    rules = "a\0b"
+
+
+async def test_what_no_variable_holds_is_a_question_mark_in_the_words(program: Any) -> None:
+    env = program("ask([row(os.environ['TURNGYM_PROMPT'])])", inner=f"{__name__}:Bytes")
+    observation, _ = await env.reset(seed=0)
+    assert observation["text"].startswith("a?b")
+    await env.close()
+
+
 async def test_a_program_may_speak_anthropics_dialect(program: Any) -> None:
     env = program("""
 tools = [{"name": "go", "description": "Walk.", "input_schema": {"type": "object"}}]
@@ -474,6 +488,11 @@ async def test_what_cannot_be_started_and_what_is_refused_is_one_line(
     for settings, what in (({}, "no-such-program"), ({"folder": str(tmp_path / "none")}, "none")):
         wrong = ProgramEnv("no-such-program", **settings)
         with pytest.raises(ConfigError, match=f"program: '.*{what}' cannot be used: No such file"):
+            await wrong.reset(seed=0)
+        await wrong.close()
+    for variables, what in (({"A": 1}, "not int"), ({"A": "\0"}, "embedded null byte")):
+        wrong = program("", variables=variables)
+        with pytest.raises(ConfigError, match=f"program: command or variables: .*{what}"):
             await wrong.reset(seed=0)
         await wrong.close()
     env = program("""

@@ -21,6 +21,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from turngym.agents.config import OWN_URL
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.endpoint import Endpoint, HalfAnswer, Reply
 from turngym.agents.remote.wire import (
@@ -283,6 +284,8 @@ class Gateway:
     def _upstream(self, asked: Json) -> Json:
         """Return the request as it goes upstream."""
         body = {**asked, "model": self._endpoint.config.model, **self._endpoint.config.extra}
+        if self._endpoint.config.url == OWN_URL and "max_tokens" in body:  # new models refuse it
+            body["max_completion_tokens"] = body.pop("max_tokens")
         if self._tokens != "no":
             body |= ASK_CHAT_TOKENS
         if not self._takes_thoughts:

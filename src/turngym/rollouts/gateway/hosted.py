@@ -78,7 +78,7 @@ class HostedEnv:
         self.stop_reason: StopReason | None = None
         """Why the environment ended the episode."""
         self._learn_actions()
-        self.instructions = str(self._env.rules)
+        self.instructions = _sendable(str(self._env.rules))
         self.observation = self.task_id = ""
         self.image: Any = None
         """Picture of what the agent should see, where the environment shows one."""

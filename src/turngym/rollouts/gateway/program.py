@@ -253,7 +253,8 @@ class ProgramEnv(AsyncTurnEnv):
             "TURNGYM_TASK": task,
         }
         if (hosted := self._hosted) is not None:
-            prompt = f"{hosted.instructions}\n\n{hosted.observation}".strip()
+            said = f"{hosted.instructions}\n\n{hosted.observation}"
+            prompt = said.replace("\0", "?").strip()  # which no variable holds
             if len(prompt) <= _LONGEST_VARIABLE:
                 variables["TURNGYM_PROMPT"] = prompt
         self._running = _Running(
@@ -264,6 +265,8 @@ class ProgramEnv(AsyncTurnEnv):
         except OSError as error:
             what = error.filename or self.command[0]
             raise ConfigError(f"program: {what!r} cannot be used: {error.strerror}") from error
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"program: command or variables: {error}") from error
 
     async def _next(self, side: ProgramSide) -> Outcome:
         """Return the next question, or the end."""
@@ -325,7 +328,7 @@ class _Running:
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], cwd: str | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.started: asyncio.Future[int] = self._loop.create_future()
-        """Its process id, or an ``OSError``."""
+        """Its process id, or why it cannot be started."""
         self.ended: asyncio.Future[int] = self._loop.create_future()
         """Its exit code."""
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
@@ -342,7 +345,7 @@ class _Running:
                 stderr=self._output,
                 start_new_session=True,
             )
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - it is raised where the start is awaited
             return self._note(self.started.set_exception, error)
         self._note(self.started.set_result, process.pid)
         return self._note(self.ended.set_result, process.wait())
@@ -353,7 +356,7 @@ class _Running:
 
     async def stop(self) -> str:
         """Kill it, with what it has started, and return the last line that it wrote."""
-        with suppress(OSError):  # it did not start, or is over
+        with suppress(Exception):  # it did not start, or is over
             os.killpg(await asyncio.shield(self.started), signal.SIGKILL)
         if self.started.exception() is None:
             await asyncio.shield(self.ended)
