@@ -221,7 +221,7 @@ async def test_agent_with_a_random_model_gives_trainable_trajectories(
     check_trainable(trajectory)
 
 
-WANTS_NPM = pytest.mark.skipif(not (NODE / "codex").exists(), reason="npm installs it")
+WANTS_NPM = pytest.mark.skipif(not (NODE / "codex").exists(), reason="PART=outside, from npm")
 ENDS = [
     ("mini-swe-agent", MINI_SWE, "hello"),
     ("smolagents", SMOL, "forty-two"),

@@ -274,7 +274,7 @@ def test_what_is_none_is_one_line_everywhere(
     assert line.startswith(f"error: {WRONG[target]}")
 
 
-@pytest.mark.parametrize("command", [["play"], ["tasks", "list"], ["eval", "--agent", "expert"]])
+@pytest.mark.parametrize("command", [["play"], ["tasks", "list"]])
 def test_what_the_users_own_code_raises_is_one_line_that_names_the_place(
     folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

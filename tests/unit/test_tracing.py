@@ -102,7 +102,7 @@ def test_without_a_traced_run_nothing_is_made() -> None:
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> Any:
-        raise ImportError(name)
+        raise ModuleNotFoundError(name)
 
     monkeypatch.setattr("importlib.import_module", absent)
     with pytest.raises(MissingExtraError, match=r"pip install 'turngym\[otel\]'"):
