@@ -10,7 +10,7 @@ import asyncio
 import os
 import pickle
 import signal
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -335,7 +335,8 @@ async def test_a_server_that_dies_or_hangs_is_a_fault_and_no_reward_of_0(site, s
     try:
         await env.reset(seed=0)
         for pid in [*below(env.slot.pid)][1:]:
-            os.kill(pid, stop)
+            with suppress(ProcessLookupError):  # it ended with its parent, killed just before
+                os.kill(pid, stop)
         says = "gives no answer" if stop == signal.SIGSTOP else "ended while it was used"
         with pytest.raises(EnvironmentFault, match=says):
             await played_on(env)
