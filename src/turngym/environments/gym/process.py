@@ -137,7 +137,7 @@ class ChildEnv:
         """Kill the child; the call that runs ends with a fault."""
         self._interrupted = True
         if (process := self._process) is not None:
-            _kill(process)
+            _kill_group(process)
         return True
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class ChildEnv:
         theirs.close()
         self._process = process
         if self._interrupted:  # while it was starting
-            _kill(process)
+            _kill_group(process)
         return ours
 
     def _kill(self) -> int | None:
@@ -188,12 +188,12 @@ class ChildEnv:
             pipe.close()
         if process is None:
             return None
-        _kill(process)
+        _kill_group(process)
         process.join()
         return process.exitcode  # not closed: at the program's end Python joins it, too
 
 
-def _kill(process: BaseProcess) -> None:
+def _kill_group(process: BaseProcess) -> None:
     """Kill a child, and what it has started: that may hold its end of the pipe open."""
     process.kill()
     if process.pid is not None:

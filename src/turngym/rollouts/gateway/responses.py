@@ -187,6 +187,10 @@ class ResponseWriter:
         """Return the conversation up to and with ``answer``, by the id of the response.
 
         Nothing where the client has said that it will not go on from it.
+
+        Args:
+            asked: The chat request.
+            answer: The whole chat answer to it.
         """
         if self._body.get("store") is False:
             return {}
