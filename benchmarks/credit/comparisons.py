@@ -25,6 +25,8 @@ class Comparison:
     """The first that is reported, where others than tuning seeds were looked at."""
     controls: tuple[str, ...] = ()
     """Algorithms whose turn credit also runs shuffled and constant."""
+    teacher: tuple[str, ...] = ()
+    """What ``turngym train`` makes the teacher with, in ``TEACHER``, before anything else."""
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Winners without one of their parts, by name: whose settings, and what is set beside them.
     ``learning.py --complete`` trains them, with the settings that the search chose."""
@@ -186,6 +188,9 @@ ARCHER_LONG_DEMOS = (
     "algo.advantage.critic.steps_per_update=50",
     "algo.advantage.critic.pretrain_steps=1000",
 )
+# Of the model that students learn from; it has other seeds and other widths than they.
+TEACHER = "runs/teachers/maze-easy"
+TAUGHT = (f"algo.teacher={TEACHER}",)
 WIDTHS = ("grpo-4=grpo", "grpo-8=grpo", "grpo-16=grpo", "grpo-32=grpo")
 COMPARISONS = {
     # Who learns from the demonstrations of the warm start, and how.
@@ -246,6 +251,35 @@ COMPARISONS = {
             ),
             "archer_demos-no-replay": ("archer_demos", "algo.advantage.replay=false"),
         },
+        seeds=10,
+    ),
+    # What a teacher adds that solves 19 mazes of 20, to students with two thirds of its weights.
+    "distillation": Comparison(
+        config="credit_ablations",
+        shared=(
+            "evaluation.held_out_tasks=256",
+            f"model.tokenizer={TEACHER}",
+            "model.hidden=48",
+        ),
+        episodes=640,
+        algos=(
+            *("grpo", "grpo_demos", "opd", "opd-turn=opd", "opd-episode=opd"),
+            "grpo-taught=grpo",
+        ),
+        settings=(
+            *_for("opd", *TAUGHT),
+            *_for("opd-turn", *TAUGHT, "algo.teacher.horizon=turn"),
+            *_for("opd-episode", *TAUGHT, "algo.teacher.horizon=episode"),
+            *_for("grpo-taught", *TAUGHT),
+        ),
+        tries=("*:learner.lr=3e-4", "*:learner.lr=1.5e-3"),
+        tuning_seeds=1,
+        first_seed=10,
+        controls=("opd",),
+        teacher=(
+            *("credit_ablations", "algo=grpo", "run.seed=900", "run.steps=60"),
+            "evaluation.target_success=0.95",
+        ),
         seeds=10,
     ),
     # Four turns for what takes three: all begin asking at random, and win one in twelve.

@@ -30,7 +30,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
-from comparisons import COMPARISONS, Comparison
+from comparisons import COMPARISONS, TEACHER, Comparison
 from page import Stored, overview
 
 from harness import put_section
@@ -39,6 +39,7 @@ from turngym.reports.comparison import rank
 from turngym.reports.overall import overall
 from turngym.reports.runs import FinishedRun, Protocol, find_runs, read_protocol
 from turngym.reports.tables import NOTES, SCALING_NOTES, write_report
+from turngym.trainers.runs.checkpoints import find_model
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERVIEW = PAGE.parent / "credit.md"
@@ -88,6 +89,8 @@ def main() -> int:
                 else:
                     put_section(PAGE, f"credit-{task}", section(task, Path(folder)))
             continue
+        if comparison.teacher and (code := teach(comparison.teacher)):
+            return code
         if arguments.complete:
             code = complete(task, out, jobs=arguments.jobs)
         else:
@@ -102,6 +105,17 @@ def main() -> int:
                 put_section(PAGE, f"credit-{task}", section(task, Path(folder)))
     if not arguments.no_page and not arguments.reference:
         put_section(OVERVIEW, "credit-overview", overview(stored_comparisons()))
+    return 0
+
+
+def teach(arguments: Sequence[str]) -> int:
+    """Train the model that others learn from, unless it is there; return the exit status."""
+    run = ROOT / f"{TEACHER}-run"
+    if (ROOT / TEACHER).exists():
+        return 0
+    if code := compare(["train", *arguments, "--out", str(run)]):
+        return code
+    shutil.copytree(find_model(run), ROOT / TEACHER)
     return 0
 
 

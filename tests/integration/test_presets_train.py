@@ -34,6 +34,8 @@ PLAYS_ON = "vineppo"
 """Its values come from eight episodes for each state: here from two."""
 TRIES_FIRST = "a_star_po"
 """It tries every task before it trains: here two tasks, and a second update."""
+TAUGHT = "opd"
+"""It learns from a teacher: here from what it begins as."""
 SHOWN = {"archer_demos": "advantage.critic", "spa_offline": "rewards.0"}
 """They learn from 64 episodes of the expert: here from four."""
 CALLING = ("archer", "gigpo", "infopo")
@@ -74,6 +76,7 @@ def shorter(name: str) -> list[str]:
 def begun(recipe: str, name: str, start: Path, out: Path) -> list[str]:
     begin = ["model.type=pretrained", f"model.path={start}", "model.context=512"]
     short = ["warm_start.episodes=0", "run.steps=1", *shorter(name)]
+    short += [f"algo.teacher={start}"] if name == TAUGHT else []
     return ["train", recipe, f"algo={name}", *FEW, *begin, *short, "--out", str(out)]
 
 

@@ -30,6 +30,8 @@ class TinyModelConfig(StrictModel):
     """Longest conversation in tokens."""
     vocab_size: int = Field(default=330, ge=262)
     """Entries of the tokenizer that is trained with it."""
+    tokenizer: str = ""
+    """Folder of a model whose tokenizer it takes instead, as a student takes its teacher's."""
     image_size: int = Field(default=0, ge=0, le=1024)
     """Side, in pixels, to which pictures of observations are scaled; 0 for a model that sees none.
     """
@@ -43,6 +45,10 @@ class TinyModelConfig(StrictModel):
             raise ValueError(
                 f"hidden={self.hidden} must be a multiple of 2*heads={2 * self.heads} and "
                 f"heads={self.heads} a multiple of kv_heads={kv_heads}"
+            )
+        if self.tokenizer and self.image_size:
+            raise ValueError(
+                "tokenizer of another model: wanted image_size=0, whose has no pictures"
             )
         if self.image_size % self.patch_size:
             raise ValueError(

@@ -32,6 +32,8 @@ def build_credit(algo: AlgoConfig, context: CreditContext | None) -> CreditMetho
         context: What the method and its reward sources may use; None where none asks a model.
     """
     method: CreditMethod = resolve_name(algo.advantage.builder)(algo.advantage, algo, context)
+    if algo.teacher is not None:
+        method = resolve_name(algo.teacher.builder)(method, algo, context)
     if algo.control == "none":
         return method
     return ControlledCredit(method, algo.control, across=algo.advantage.replays)
@@ -63,12 +65,7 @@ class ControlledCredit:
         rng = generator(seeds[0] if seeds else 0, "control")
         is_shuffled = self._control == "shuffled"
         samples = dealt_anew(credit.samples, rng if is_shuffled else None, across=self._across)
-        if self._across:  # the episodes of the batch are not those that are trained on
-            return replace(credit, samples=samples, trajectories=(), advantages=())
-        rows = [row.copy() for row in credit.advantages]
-        for (episode, turn), value in turn_means(samples).items():
-            rows[episode][turn] = value
-        return replace(credit, samples=samples, advantages=tuple(rows))
+        return with_samples(credit, samples, across=self._across)
 
     def state(self) -> Mapping[str, Tensor]:
         """Return what ``method`` learned."""
@@ -77,6 +74,22 @@ class ControlledCredit:
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
         self._method.load_state(tensors)
+
+
+def with_samples(credit: Credit, samples: tuple[TrainingSample, ...], *, across: bool) -> Credit:
+    """Return ``credit`` with other advantages, of tokens and so of turns.
+
+    Args:
+        credit: Of a batch.
+        samples: Its samples, with other advantages.
+        across: They are of other episodes than those of the batch.
+    """
+    if across:
+        return replace(credit, samples=samples, trajectories=(), advantages=())
+    rows = [row.copy() for row in credit.advantages]
+    for (episode, turn), value in turn_means(samples).items():
+        rows[episode][turn] = value
+    return replace(credit, samples=samples, advantages=tuple(rows))
 
 
 def dealt_anew(

@@ -259,10 +259,10 @@ async def _expert_episodes(
     """Return the expert's episodes: for imitation, tokenizer and credit; played once and kept."""
     start, file = config.warm_start, folder.expert
     imitated = start.episodes if start.imitates else 0
-    is_tiny = isinstance(config.model, TinyModelConfig)
+    is_new = isinstance(config.model, TinyModelConfig) and not config.model.tokenizer
     wanted = {
         "warm_start.episodes": imitated,
-        "the tokenizer of model.type='tiny'": (imitated or _TOKENIZER_EPISODES) if is_tiny else 0,
+        "the tokenizer of model.type='tiny'": (imitated or _TOKENIZER_EPISODES) if is_new else 0,
         f"demonstrations of algo {config.algo.name!r}": config.algo.demonstrations,
     }
     count = max(wanted.values())
@@ -379,6 +379,10 @@ def _build_policy(
         chat = config.model if path == config.model.path else None  # a checkpoint's has it
         model, tokenizer = load_model_dir(path, chat, images=config.model.images)
         return tokenizer, model
+    seed = derive_seed(config.run.seed, "model")
+    if config.model.tokenizer:
+        taken = load_tokenizer(config.model.tokenizer)
+        return taken, build_tiny_model(config.model, taken, seed=seed)
     turns = [turn for episode in episodes for turn in episode.turns]
     texts, calls = list[str](), config.agent.tool_calls is not False
     for turn in turns:
@@ -387,5 +391,4 @@ def _build_policy(
     if config.agent.instructions:
         texts += [str(info.get("instructions", "")) for info in runner.introductions.values()]
     small = train_tokenizer(texts, config.model.vocab_size, images=config.model.images)
-    seed = derive_seed(config.run.seed, "model")
     return small, build_tiny_model(config.model, small, seed=seed)

@@ -11,6 +11,7 @@ from typing import Any
 
 from turngym import registry
 from turngym.agents.engine.config import VllmEngineConfig
+from turngym.agents.engine.models import check_model_path
 from turngym.config import load_config, toml_files
 from turngym.custom import custom_parts
 from turngym.environments.gym.registration import done_with, make
@@ -20,6 +21,7 @@ from turngym.tracing import check_tracing
 from turngym.trainers.settings.algo import AlgoConfig, needs_of
 from turngym.trainers.settings.group import UtteranceCritic
 from turngym.trainers.settings.rewards import Need, Progress
+from turngym.trainers.settings.teacher import TeacherConfig
 from turngym.trainers.settings.train import EnvPart, TrainConfig, recipes
 from turngym.trainers.trackers.base import check_trackers
 
@@ -51,6 +53,8 @@ def check_needs(config: TrainConfig) -> None:
         )
     if config.model.images:
         _check_sight(config)
+    if config.algo.teacher is not None:
+        _check_teacher(config, config.algo.teacher)
     check_trackers(config.run.trackers)
     if config.run.opentelemetry:
         check_tracing()
@@ -77,6 +81,29 @@ def check_needs(config: TrainConfig) -> None:
                 f"{_who_gives([need for need in needs if need != 'expert_match'])}"
                 f"{_example(config.algo.name, needs)}"
             )
+
+
+def _check_teacher(config: TrainConfig, teacher: TeacherConfig) -> None:
+    """Make sure that there is one teacher, and that it can read what the policy does.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    if bool(teacher.model) == (teacher.server is not None):
+        raise ConfigError(
+            f"algo {config.algo.name!r}: wanted a teacher, and one: algo.teacher=FOLDER of a model "
+            "with the policy's tokenizer, or algo.teacher.server, a vLLM server that has one"
+        )
+    if teacher.server is None:
+        try:
+            check_model_path(teacher.model, context=config.model.context)
+        except ConfigError as error:
+            raise ConfigError(f"algo.teacher: {error}") from error
+    elif config.model.images:
+        raise ConfigError(
+            "algo.teacher.server is shown no pictures: with a model that sees wanted algo.teacher, "
+            "a folder"
+        )
 
 
 def _check_sight(config: TrainConfig) -> None:
@@ -227,8 +254,8 @@ def _may_change(key: str, old: Any, new: Any) -> bool:
         return old is not None and (new is None or new > old)
     if key == "rollout.coordinators":  # a run of an earlier version had one
         return old is None and bool(new == 1)
-    if key.startswith("rollout.workers."):
-        return True
+    if key.startswith(("rollout.workers.", "algo.teacher.server.")):
+        return not key.endswith(".model")
     if key.startswith("engine."):  # which servers sample decides nothing, but what they are does
         return key not in ("engine.type", "engine.dtype")
     return key in _KEPT_FREE

@@ -264,6 +264,12 @@ def _learner(config: TrainConfig, shape: Shape, gpus: int) -> list[Part]:
         parts.append(Part(name=name, device=device, activations=activations, **own))
     if ranks > 1:
         parts.append(Part(name="whole policy of rank 0", device=MAIN, weights=4 * shape.weights))
+    if (teacher := config.algo.teacher) is not None and teacher.model:
+        whose = PretrainedModelConfig(
+            type="pretrained", path=teacher.model, context=config.model.context
+        )
+        device = _device(settings.device, gpus, 0, "learner.device")
+        parts.append(Part(name="teacher", device=device, weights=4 * Shape.of(whose).weights))
     return parts
 
 

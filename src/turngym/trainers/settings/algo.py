@@ -20,6 +20,7 @@ from turngym.trainers.settings.rewards import (
     RewardConfig,
 )
 from turngym.trainers.settings.task_value import TaskValue
+from turngym.trainers.settings.teacher import TeacherConfig
 
 AdvantageConfig = Annotated[
     GroupRelative | TaskValue | Gae | MonteCarlo | Archer | BestOfN | CustomAdvantage,
@@ -49,6 +50,9 @@ class AlgoConfig(StrictModel):
     gate: OutcomeGate | None = None
     """Pay all rewards but the environment's own reward only where the outcome passed."""
     advantage: AdvantageConfig = GroupRelative()
+    teacher: TeacherConfig | None = None
+    """A model that says of every sampled token how likely it should have been, and so adds to its
+    advantage (on-policy distillation)."""
     control: Literal["none", "shuffled", "constant"] = "none"
     """For comparisons: ``shuffled`` deals the advantages of an episode's turns anew among them,
     ``constant`` gives every turn their mean; with a replay buffer, those of the whole batch."""
@@ -82,6 +86,11 @@ class AlgoConfig(StrictModel):
     def _loss_fits_the_credit(self) -> Self:
         advantage, loss = self.advantage, self.loss
         reads_behaviour = loss.old_policy in ("behaviour", "estimated") or loss.correction.is_active
+        if advantage.demonstrations and self.teacher is not None:
+            raise ValueError(
+                "advantage.critic.demonstrations replays actions of the expert, which have no "
+                "log-probs that a teacher could be compared with: leave teacher out"
+            )
         if advantage.demonstrations and reads_behaviour:
             raise ValueError(
                 "advantage.critic.demonstrations replays actions of the expert, which have no "

@@ -76,6 +76,19 @@ def place(model: PreTrainedModel, config: ComputeConfig, *, move: bool = True) -
     return model.to(device) if move else model
 
 
+def place_like(model: PreTrainedModel, other: PreTrainedModel) -> PreTrainedModel:
+    """Move a model, in place, to where ``other`` is trained, to be computed as that one is.
+
+    Args:
+        model: Its weights are float32.
+        other: From ``place``.
+    """
+    compute, plain = compute_of(other), plain_model(model)
+    plain.set_attn_implementation(plain_model(other).config._attn_implementation)
+    setattr(plain.base_model, _KEPT, compute)
+    return model.to(compute.device)
+
+
 def compute_of(model: nn.Module) -> Compute:
     """Return what ``place`` noted of a model, of its body or of a copy; where it is, if nothing."""
     found: Compute | None = getattr(plain_model(model).base_model, _KEPT, None)

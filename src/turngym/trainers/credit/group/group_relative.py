@@ -266,6 +266,8 @@ class GroupRelativeCredit:
         self._config = config
         self._least = 2 if config.compares_attempts else 1
         self._sources = RewardSources(algo.rewards, algo.gate, context)
+        # A teacher teaches where no attempt did better than another, too.
+        self._drops = config.signal_free == "drop" and algo.teacher is None
         self._update = 0
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
@@ -291,7 +293,7 @@ class GroupRelativeCredit:
             judged_B = _first_returns(turns, components, self._config)
         informative = spread_groups(judged_B, turns, self._config.filter)
         signal = set(turns.group_N[np.abs(values_N) > NO_ADVANTAGE].tolist())
-        trained = informative if self._config.signal_free == "count" else informative & signal
+        trained = informative & signal if self._drops else informative
         dropped = _dropped(
             too_small=too_small,
             filtered=len(kept) - len(informative),
