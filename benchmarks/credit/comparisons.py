@@ -253,7 +253,7 @@ COMPARISONS = {
         },
         seeds=10,
     ),
-    # What a teacher adds that solves 19 mazes of 20, to students with two thirds of its weights.
+    # What a teacher adds that solves 19 mazes of 20, to students with three fifths of its weights.
     "distillation": Comparison(
         config="credit_ablations",
         shared=(

@@ -121,6 +121,26 @@ def test_episodes_of_agents_elsewhere_come_as_atif(tmp_path: Path) -> None:
     assert [one.env_id for one in kept] == ["lab/Signals-v0"] * 2
 
 
+def test_conversations_of_a_data_set_are_imitated_and_those_without_a_score_where_one_says_so(
+    tmp_path: Path,
+) -> None:
+    rows = []
+    for one in teacher(8)[6:]:
+        said = [message for turn in one.turns for message in (*turn.observation, turn.action)]
+        rows.append({"messages": [{"role": m.role, "content": m.content} for m in said]})
+    file = tmp_path / "chats.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(
+        ConfigError, match=r"below 1, or none \(warm_start.min_score=null takes all"
+    ):
+        train(config(file, max_steps=1), tmp_path / "none")
+    train(config(file, max_steps=1, min_score=None), tmp_path / "run")
+    kept = [*read_trajectories(tmp_path / "run" / "trajectories" / "expert.jsonl")]
+    assert [one.env_id for one in kept] == ["lab/Signals-v0"] * 2
+    roles = [message.role for turn in kept[0].turns for message in turn.observation]
+    assert set(roles) == {"user"}  # the system message was that of the teacher
+
+
 def test_nothing_to_imitate_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "teacher.jsonl"
     write_trajectories(file, teacher(4, "test"))

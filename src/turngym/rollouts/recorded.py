@@ -1,4 +1,7 @@
-"""Episodes that were recorded: by evaluations, runs and the gateway, or elsewhere, as ATIF."""
+"""Episodes that were recorded: by evaluations, runs and the gateway, or elsewhere.
+
+What others recorded is read from documents in ATIF and from conversations.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,18 @@ from pathlib import Path
 
 from turngym.errors import ConfigError, RecordError
 from turngym.records import FORMAT, MANIFEST, from_json, read_lines
+from turngym.rollouts.atif import FOREIGN as ATIF
 from turngym.rollouts.atif import read_atif
+from turngym.rollouts.chats import CHAT, is_chats, read_chats
 from turngym.types import Trajectory
 
+FOREIGN = (ATIF, CHAT)
+"""Each begins the environment's name of an episode that was not played here."""
 _SKIPPED = frozenset({"checkpoints", "tensorboard", "pictures"})
 
 
 def episodes(run: Path) -> Iterator[tuple[str, Trajectory]]:
-    """Yield the episodes of a run, or of documents in ATIF, with the name of their file.
+    """Yield the episodes of a run, or of what others recorded, with the name of their file.
 
     Args:
         run: Folder of a training run or an evaluation, any folder, or one file of trajectories.
@@ -28,13 +35,16 @@ def episodes(run: Path) -> Iterator[tuple[str, Trajectory]]:
         raise ConfigError(f"{run}: there is no such folder or file")
     root, files = (run if run.is_dir() else run.parent), sources_of(run)
     others = not files and not (run / MANIFEST).exists()  # else a run that holds nothing yet
-    if run.suffix == ".json" or (others and next(run.glob("*.json"), None) is not None):
-        yield from ((run.stem, one) for one in read_atif(run))
+    elsewhere = [run] if run.is_file() else sorted(run.glob("*.json*")) if others else []
+    readers = {path: read_chats if is_chats(path) else read_atif for path in elsewhere}
+    if foreign := [p for p in elsewhere if p.suffix == ".json" or readers[p] is read_chats]:
+        for path in foreign:
+            yield from ((run.stem, one) for one in readers[path](path))
         return
     if not files:
         raise ConfigError(
             f"{run}: no trajectories in here; wanted the folder of 'turngym train' or "
-            "'turngym eval --out', or a file of trajectories"
+            "'turngym eval --out', a file of trajectories, or of conversations"
         )
     for file in files:
         label = str(file.relative_to(root).with_suffix(""))

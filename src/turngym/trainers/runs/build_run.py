@@ -43,7 +43,7 @@ from turngym.nodes import alive, check_room, connect
 from turngym.pictures import PictureFolder, number_of
 from turngym.records import read_trajectories, write_trajectories
 from turngym.registry import find
-from turngym.rollouts.atif import FOREIGN
+from turngym.rollouts.recorded import FOREIGN
 from turngym.rollouts.recorded import episodes as recorded_episodes
 from turngym.seeding import derive_seed
 from turngym.trainers.runs.checkpoints import (
@@ -329,7 +329,10 @@ def _recorded_episodes(
                 found.append(_with_pictures(one, pictures, runner.pictures))
     why = ", ".join(f"{number} {what}" for what, number in left.most_common())
     if not found:
-        raise ConfigError(f"nothing to imitate; left out: {why or 'none'}")
+        raise ConfigError(
+            f"nothing to imitate; left out: {why or 'none'}"
+            + (" (warm_start.min_score=null takes all)" if "score" in why else "")
+        )
     if why or len(found) > count:
         logger.warning(
             "warm_start.trajectories: %d episodes of %d are imitated; left out: %s",

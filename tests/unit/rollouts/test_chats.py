@@ -1,0 +1,127 @@
+"""Conversations of data sets: OpenAI's form, ShareGPT's, our own export; broken ones are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import turngym
+from turngym.cli.main import main
+from turngym.errors import RecordError
+from turngym.records import write_trajectories
+from turngym.rollouts.chats import from_chat, is_chats, read_chats
+from turngym.rollouts.recorded import episodes
+from turngym.types import Message, ToolCall
+
+CALL = {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"at": "map"}'}}
+OPENAI = {
+    "messages": [
+        {"role": "system", "content": "Rules."},
+        {"role": "user", "content": [{"type": "text", "text": "A room."}]},
+        {"role": "assistant", "content": None, "reasoning_content": "Where?", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "a", "content": "A map."},
+        {"role": "assistant", "content": "go up", "weight": 0},
+        {"role": "user", "content": "A wall."},
+        {"role": "assistant", "content": "go south"},
+        {"role": "user", "content": "Out."},
+    ]
+}
+SHAREGPT = {
+    "id": "no-7",
+    "system": "Rules.",
+    "conversations": [
+        {"from": "human", "value": "A room."},
+        {"from": "function_call", "value": '{"name": "look", "arguments": {"at": "map"}}'},
+        {"from": "observation", "value": "A map."},
+        {"from": "gpt", "value": "go south"},
+    ],
+}
+
+
+def said(text: str, *calls: ToolCall) -> Message:
+    return Message(role="assistant", content=text, tool_calls=calls)
+
+
+def test_what_the_assistant_said_are_the_actions_but_for_weight_0() -> None:
+    one = from_chat(OPENAI, name="data/1")
+    first, second = one.turns
+    look = ToolCall(name="look", arguments={"at": "map"})
+    assert [(m.role, m.content) for m in first.observation] == [
+        ("system", "Rules."),
+        ("user", "A room."),
+    ]
+    assert first.action == said("<think>\nWhere?\n</think>\n\n", look)
+    assert [(m.role, m.content) for m in second.observation] == [
+        ("tool", "A map."),
+        ("assistant", "go up"),
+        ("user", "A wall."),
+    ]
+    assert second.action == said("go south")
+    assert [m.content for m in one.final_observation] == ["Out."]
+    assert (one.env_id, one.task_id, one.score) == ("chat/data", "data/1", None)
+
+
+def test_the_form_of_sharegpt() -> None:
+    one = from_chat(SHAREGPT, name="data/1")
+    assert [m.role for m in one.turns[0].observation] == ["system", "user"]
+    assert one.turns[0].action == said("", ToolCall(name="look", arguments={"at": "map"}))
+    assert one.turns[1].observation == (Message(role="tool", content="A map."),)
+    assert (one.turns[1].action, one.task_id) == (said("go south"), "no-7")
+
+
+def test_our_export_comes_back_with_its_tasks_and_scores(tmp_path: Path) -> None:
+    played = list(turngym.rollout("text/maze-easy", "expert", episodes=3))
+    write_trajectories(tmp_path / "played.jsonl", played)
+    table = tmp_path / "table.jsonl"
+    assert main(["export", str(tmp_path / "played.jsonl"), "--out", str(table)]) == 0
+    found = [one for _, one in episodes(table)]
+    for one, other in zip(found, played, strict=True):
+        assert (one.task_id, one.score, one.stop_reason) == (
+            *(other.task_id, other.score, other.stop_reason),
+        )
+        assert [(t.observation, t.action) for t in one.turns] == [
+            (t.observation, t.action) for t in other.turns
+        ]
+
+
+@pytest.mark.parametrize("name", ["data.jsonl", "data.json", "one.json"])
+def test_files_of_lines_of_a_list_and_of_one(name: str, tmp_path: Path) -> None:
+    rows = [OPENAI] if name == "one.json" else [OPENAI, SHAREGPT]
+    text = "\n\n".join(map(json.dumps, rows)) if name.endswith("l") else json.dumps(rows)
+    file = tmp_path / name
+    file.write_text("\ufeff" + (json.dumps(OPENAI) if name == "one.json" else text))
+    assert is_chats(file)
+    assert len(list(episodes(file))) == len(list(episodes(tmp_path))) == len(rows)
+    assert next(read_chats(file)).task_id == f"{file.stem}/1"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"messages": []}, "conversation 2: the assistant says nothing that could be imitated"),
+        ({"text": "hello"}, "conversation 2: wanted an object with a list of 'messages'"),
+        (
+            {"messages": [{"role": "boss", "content": "?"}]},
+            "conversation 2: message 0: ValueError: role 'boss': wanted one of system",
+        ),
+        ({"messages": [{"content": "?"}]}, "conversation 2: message 0: KeyError: 'from'"),
+        ({"messages": ["?"]}, "conversation 2: message 0: AttributeError"),
+        (
+            {**OPENAI, "stop_reason": "tired"},
+            "conversation 2: beside the messages: ValueError: 'tired' is not a valid StopReason",
+        ),
+        ({**OPENAI, "score": "high"}, "conversation 2: "),
+        ("no JSON", "after conversation 1: Expecting value"),
+    ],
+)
+def test_a_broken_conversation_is_named_with_its_place(row: Any, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    broken = row if isinstance(row, str) else json.dumps(row)
+    file.write_text(f"{json.dumps(SHAREGPT)}\n{broken}\n")
+    with pytest.raises(RecordError) as caught:
+        list(episodes(file))
+    assert f"{file}: {said}" in str(caught.value)
+    assert "\n" not in str(caught.value)
