@@ -332,3 +332,22 @@ def test_two_different_classes_under_one_id_are_still_refused(folder: Path) -> N
     registry.find("one_game.py")
     with pytest.raises(ConfigError, match=r"registered twice: as one_game:EchoEnv and as other_g"):
         registry.find("other_game.py")
+
+
+def test_a_thread_that_an_environment_leaves_keeps_no_command_from_its_end(tmp_path: Path) -> None:
+    leaves = "threading.Thread(target=threading.Event().wait, name='camera').start()"
+    text = "import threading\n" + GAME.format(name="Left")
+    (tmp_path / "left.py").write_text(
+        text.replace("        return {", f"        {leaves}\n        return {{", 1)
+    )
+    soon = "import sys; from turngym.cli import main as m; m._GRACE_S = 0.5; sys.exit(m.main())"
+    ended = subprocess.run(
+        [sys.executable, "-c", soon, "eval", "left.py", "--agent", "expert", "--episodes", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0
+    assert "a thread still runs that is no daemon (camera)" in ended.stderr.splitlines()[-1]
+    assert "100.0 %" in ended.stdout

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,8 @@ from turngym.cli.output import (
 )
 from turngym.errors import ConfigError
 
+_GRACE_S = 10.0
+"""Seconds that threads have to end after the command has."""
 _PANELS: Mapping[str, Mapping[str, str]] = {
     "Run an agent": {
         "eval": "eval:evaluate",
@@ -126,6 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = main(sys.argv[1:])
         if "WORLD_SIZE" in os.environ:
             _end(code)
+        watch = threading.Timer(_GRACE_S, _end_without_threads, [code])
+        watch.daemon = True  # it keeps nothing itself
+        watch.start()
         return code
     debug = "--debug" in arguments  # wherever it stands
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -175,16 +181,31 @@ def _refuse_twice(command: Any, arguments: Sequence[str]) -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """End a rank of a learner without taking the interpreter apart.
+    """End this process without taking the interpreter apart.
 
     A thread of torch that comes back to Python while it is taken apart aborts the process.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):  # it ends already
-        signal.signal(number, signal.SIG_IGN)
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):  # it ends already
+            signal.signal(number, signal.SIG_IGN)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _end_without_threads(code: int) -> None:
+    """End the process, which waits for threads that somebody's environment or library has left."""
+    main, threads = threading.main_thread(), threading.enumerate()
+    left = {thread.name for thread in threads if thread is not main and not thread.daemon}
+    if left:
+        names = ", ".join(sorted(left)[:3])
+        print(
+            f"warning: all is done, and a thread still runs that is no daemon ({names}), of an "
+            "environment or a library; it is ended",
+            file=sys.stderr,
+        )
+        _end(code)
 
 
 def _report(error: BaseException, *, debug: bool) -> int | None:
