@@ -200,7 +200,7 @@ class _LocalTeacher:
 
 
 class _ServedTeacher:
-    """A vLLM server, which returns log-probs of a prompt."""
+    """A server that returns the prompt with its log-probs: vLLM, SGLang and some others."""
 
     def __init__(self, config: EndpointConfig) -> None:
         self._endpoint = Endpoint(config)
@@ -219,7 +219,7 @@ class _ServedTeacher:
     async def _one(self, sample: TrainingSample) -> NDArray[np.float32]:
         ids = sample.token_ids.tolist()
         body = {"model": self._endpoint.config.model, "prompt": ids, "max_tokens": 1}
-        asked = {"temperature": 0.0, "prompt_logprobs": 0, **self._endpoint.config.extra}
+        asked = {"temperature": 0.0, "echo": True, "logprobs": 1, **self._endpoint.config.extra}
         found: list[float] = []
 
         def read(answer: Mapping[str, Any]) -> None:
@@ -236,16 +236,18 @@ class _ServedTeacher:
 
 
 def _prompt_logprobs(answer: Mapping[str, Any], ids: Sequence[int]) -> list[float]:
-    """Return the log-prob of each token of a prompt, 0 for the first, as vLLM reports them.
+    """Return the log-prob of each token of a prompt, 0 for the first, as completions echo them.
 
     Raises:
         HalfAnswer: There is none of some token.
     """
-    rows: Any = first_choice(answer).get("prompt_logprobs")
+    found: Any = first_choice(answer).get("logprobs")
     try:
-        pairs = zip(ids[1:], rows[1:], strict=True)
-        return [0.0, *(float(row[str(token)]["logprob"]) for token, row in pairs)]
+        read = [float(logprob) for logprob in found["token_logprobs"][1 : len(ids)]]
+        if len(read) + 1 < len(ids):
+            raise ValueError(f"{len(read) + 1} of {len(ids)} tokens")
     except (KeyError, TypeError, ValueError) as error:
         raise HalfAnswer(
-            "no log-probs of the prompt, which vLLM gives with prompt_logprobs"
+            "no log-probs of the prompt, as vLLM and SGLang give them with echo and logprobs"
         ) from error
+    return [0.0, *read]

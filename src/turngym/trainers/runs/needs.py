@@ -92,7 +92,7 @@ def _check_teacher(config: TrainConfig, teacher: TeacherConfig) -> None:
     if bool(teacher.model) == (teacher.server is not None):
         raise ConfigError(
             f"algo {config.algo.name!r}: wanted a teacher, and one: algo.teacher=FOLDER of a model "
-            "with the policy's tokenizer, or algo.teacher.server, a vLLM server that has one"
+            "with the policy's tokenizer, or algo.teacher.server, a server that has one"
         )
     if teacher.server is None:
         try:

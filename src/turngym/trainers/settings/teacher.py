@@ -25,7 +25,8 @@ class TeacherConfig(StrictModel):
     """A folder as transformers saves it, a name on the model hub, or ``package:NAME``. It
     is loaded beside the learner, in float32."""
     server: EndpointConfig | None = None
-    """In place of ``model``: a vLLM server that has the teacher, for one that is large."""
+    """In place of ``model``: a server that has the teacher, for one that is large. vLLM, SGLang, or
+    another one that echoes a prompt with its log-probs."""
     coefficient: float = Field(default=1.0, gt=0)
     """Weight beside the other advantages, in units of advantage per nat."""
     horizon: Literal["token", "turn", "episode"] = "token"

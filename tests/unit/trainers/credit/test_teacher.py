@@ -144,8 +144,9 @@ def vllm(logprob: float = -0.75, **wrong: Any) -> Any:
     """Answer a request for the log-probs of a prompt as vLLM does."""
 
     async def reply(asked: Asked, writer: Any) -> None:
-        rows = [{str(t): {"logprob": logprob, "rank": 1}} for t in asked.body["prompt"][1:]]
-        body = {"index": 0, "text": "", "finish_reason": "length", "prompt_logprobs": [None, *rows]}
+        echoed = [None, *[logprob] * len(asked.body["prompt"])]  # and one that was sampled
+        found = {"token_logprobs": echoed, "tokens": [" "] * len(echoed)}
+        body = {"index": 0, "text": "", "finish_reason": "length", "logprobs": found}
         usage = {"prompt_tokens": 5, "completion_tokens": 1}
         await send_json({"choices": [{**body, **wrong}], "usage": usage})(asked, writer)
 
@@ -164,7 +165,7 @@ async def test_a_server_is_asked_for_each_piece_and_asked_again_where_it_fails()
         (16, 17, 18),
         (14, 15, 3),
     }
-    assert all(b["max_tokens"] == 1 and b["prompt_logprobs"] == 0 for b in server.bodies)
+    assert all(b["max_tokens"] == 1 and b["echo"] and b["logprobs"] for b in server.bodies)
     assert_allclose(credit.samples[1].advantages, [0, 0, 1.25])
     assert_allclose(credit.samples[2].advantages, [0, -0.25, -0.25])
 
@@ -172,7 +173,8 @@ async def test_a_server_is_asked_for_each_piece_and_asked_again_where_it_fails()
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (vllm(prompt_logprobs=None), "no log-probs of the prompt, which vLLM gives"),
+        (vllm(logprobs=None), "no log-probs of the prompt, as vLLM and SGLang give them"),
+        (vllm(logprobs={"token_logprobs": [None, -1.0]}), "no log-probs of the prompt"),
         (refuse(500, "out of memory"), "out of memory"),
         (refuse(400, "maximum context length is 4 tokens"), "has to read them and add one"),
         (vllm(float("nan")), "made/train/0, turn 0: log-prob under the teacher less that under"),
