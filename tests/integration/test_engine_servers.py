@@ -21,7 +21,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from helpers import models, servers
+from helpers import credit, critics, models, servers, trajectories
 from helpers.fake_server import fake_server, send_json
 from turngym.agents.engine.config import TinyModelConfig, VllmEngineConfig
 from turngym.agents.engine.local import LocalEngine
@@ -44,6 +44,8 @@ from turngym.agents.serving.policy_server import PolicyServer
 from turngym.agents.serving.weights import WeightRoutes
 from turngym.config import load_config
 from turngym.errors import ConfigError, EnginesLost, PolicyFault
+from turngym.trainers.credit.controls import build_credit
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.optimizer import adapter_state, own_state
 
@@ -640,3 +642,19 @@ async def test_servers_that_will_not_do_are_named_before_anything_starts(tmp_pat
         )
         assert len(found) == 1
         assert "policy" in found[0]
+
+
+@pytest.mark.skipif(not servers.VLLM, reason="make proof PART=vllm installs vLLM for it")
+async def test_a_teacher_on_vllm_says_what_it_says_here() -> None:
+    url, folder = await asyncio.to_thread(servers.vllm_server)
+    turns = [trajectories.turn(prompt=(7, 3, 6), drawn=(12, 9)), trajectories.turn(prompt=(5,))]
+    played = trajectories.group(trajectories.episode(turns), [0.0, 0.0])
+    served = {"server": {"model": "policy", "base_url": f"{url}/v1"}}
+    found = []
+    for teacher in ({"model": f"{folder}/model"}, served):
+        settings = {**credit.algo("opd").model_dump(), "teacher": teacher}
+        made = build_credit(AlgoConfig.model_validate(settings), critics.context())
+        found.append((await made.assign([played])).samples)
+    for here, there in zip(*found, strict=True):
+        np.testing.assert_allclose(here.advantages, there.advantages, atol=1e-4)
+    assert min(np.abs(sample.advantages).max() for sample in found[0]) > 0.1
