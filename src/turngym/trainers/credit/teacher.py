@@ -25,7 +25,7 @@ from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
 from turngym.trainers.credit.controls import with_samples
 from turngym.trainers.samples import FloatArray, TrainingSample
 from turngym.trainers.settings.algo import AlgoConfig
-from turngym.types import TrajectoryGroup
+from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,7 +85,9 @@ class TeacherCredit:
         if not samples:
             return credit
         found = await self._teacher.score(samples)
-        ratios = [_log_ratios(s, own_L, credit) for s, own_L in zip(samples, found, strict=True)]
+        # Samples of a replay buffer are of other episodes than the batch.
+        whose = () if self._across else credit.trajectories
+        ratios = [_log_ratios(s, own_L, whose) for s, own_L in zip(samples, found, strict=True)]
         most = self._config.clip or np.inf
         sums = to_go(samples, [np.clip(r, -most, most) for r in ratios], self._config.horizon)
         taught = tuple(
@@ -130,20 +132,19 @@ def to_go(
             sums_A = sums_A - np.append(sums_A, 0.0)[ends_A]
         else:
             sums_A = sums_A + later[sample.trajectory]
-            later[sample.trajectory] = float(sums_A[0])
+            later[sample.trajectory] = float(sums_A[:1].sum())
         found.append(sums_A)
     return found[::-1]
 
 
 def _log_ratios(
-    sample: TrainingSample, logprobs_L: NDArray[np.float32], credit: Credit
+    sample: TrainingSample, logprobs_L: NDArray[np.float32], episodes: Sequence[Trajectory]
 ) -> FloatArray:
     """Return teacher less policy at the sampled tokens, shape [A]."""
     mask_L = sample.loss_mask
     ratios_A = (logprobs_L[mask_L] - sample.behaviour_logprobs[mask_L]).astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(ratios_A))
     if bad.size:
-        episodes = credit.trajectories  # none where samples are of a replay buffer
         named = f"{episodes[sample.trajectory].task_id}, " if episodes else ""
         raise TrainingError(
             f"{named}turn {sample.turn_ids[mask_L][bad[0]]}: log-prob under the teacher less that "
@@ -210,7 +211,7 @@ class _ServedTeacher:
         try:
             async with asyncio.TaskGroup() as asking:
                 tasks = [asking.create_task(self._one(s)) for s in samples]
-        except* PolicyFault as errors:
+        except* (PolicyFault, ConfigError) as errors:
             raise TrainingError(f"algo.teacher.server: {errors.exceptions[0]}") from errors
         finally:
             await self._endpoint.leave()

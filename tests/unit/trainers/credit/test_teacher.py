@@ -176,6 +176,7 @@ async def test_a_server_is_asked_for_each_piece_and_asked_again_where_it_fails()
         (vllm(logprobs=None), "no log-probs of the prompt, as vLLM and SGLang give them"),
         (vllm(logprobs={"token_logprobs": [None, -1.0]}), "no log-probs of the prompt"),
         (refuse(500, "out of memory"), "out of memory"),
+        (refuse(401, "wrong key"), "algo.teacher.server: .*the key is refused"),
         (refuse(400, "maximum context length is 4 tokens"), "has to read them and add one"),
         (vllm(float("nan")), "made/train/0, turn 0: log-prob under the teacher less that under"),
     ],
