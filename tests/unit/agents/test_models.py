@@ -149,6 +149,16 @@ def test_a_folder_without_a_tokenizer_says_so(
         load_tokenizer(tmp_path)
 
 
+def test_whatever_transformers_raises_over_a_model_is_one_line(tmp_path: Path) -> None:
+    save_model_dir(build_tiny_model(SMALL, tokenizer(), seed=1), tokenizer(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_attention_heads": 5}))
+    for load in (load_model_dir, load_tokenizer):
+        with pytest.raises(ConfigError, match=r"ValueError: The hidden size \(32\)") as caught:
+            load(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
 def test_a_folder_without_a_model_says_so_and_a_run_where_its_model_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"it holds no config\.json"):
         check_model_path(tmp_path)

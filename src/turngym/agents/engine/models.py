@@ -139,7 +139,7 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
         path = _unpacked(config.path)
         try:
             shape = AutoConfig.from_pretrained(str(path))
-        except (OSError, ValueError) as error:
+        except Exception as error:
             raise _not_loaded("model", config.path, error) from error
         longest = getattr(shape.get_text_config(), "max_position_embeddings", None)
         check_context(longest, config.context)
@@ -165,7 +165,6 @@ def load_model_dir(
     with importing_extra("a model", "train"), BUILDING:
         from transformers import AutoProcessor, AutoTokenizer
     import torch
-    from safetensors import SafetensorError
 
     path = _unpacked(path)
     processor: Any = None
@@ -183,7 +182,9 @@ def load_model_dir(
                 tokenizer = processor.tokenizer
             else:
                 tokenizer = AutoTokenizer.from_pretrained(str(path))
-    except (OSError, ValueError, SafetensorError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # transformers raises anything over files that it cannot use
         raise _not_loaded("model", path, error) from error
     prepare(tokenizer, chat, ends=_ends_of(model.generation_config))
     _check_whole(path, model, tokenizer, report)
@@ -239,7 +240,7 @@ def load_tokenizer(
     path = _unpacked(path)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(path))
-    except (OSError, ValueError) as error:
+    except Exception as error:
         raise _not_loaded("tokenizer", path, error) from error
     card = None
     with suppress(OSError, ValueError):  # many have none
@@ -250,7 +251,8 @@ def load_tokenizer(
 
 def _not_loaded(what: str, path: str | Path, error: Exception) -> ConfigError:
     where = "" if Path(path).is_dir() else "there is no such folder, and of the model hub: "
-    reason = str(error).splitlines()[0]
+    lines = [" ".join(line.split()) for line in str(error).splitlines()] or [type(error).__name__]
+    reason = " ".join(lines[: 1 + lines[0].endswith(":")])
     if "instantiate the backend tokenizer" in reason:
         reason = "it holds no tokenizer; wanted tokenizer.json, or what else one is saved as"
     if "Unrecognized configuration class" in reason and "ImageTextToText" not in reason:
