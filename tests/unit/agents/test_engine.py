@@ -345,6 +345,29 @@ def test_broken_decoder_is_a_policy_fault_for_everyone_who_waits(
         draw(used.open(1), PROMPT)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_no_number_instead_of_a_token_is_a_fault_of_that_episode_alone(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = engine()
+    extend = used._decoder.extend
+
+    def broken(rows: Sequence[int], tokens: Sequence[list[int]]) -> torch.Tensor:
+        logits = extend(rows, tokens)
+        logits[[row == bad.row for row in rows]] = float("nan")
+        return logits
+
+    monkeypatch.setattr(used._decoder, "extend", broken)
+    bad, good = used.open(1), used.open(2)
+    sampling = Sampling(temperature=temperature, **NEVER_ENDS)
+    fault, answer = await asyncio.gather(
+        bad.generate(PROMPT, sampling), good.generate(PROMPT, sampling), return_exceptions=True
+    )
+    assert isinstance(fault, PolicyFault)
+    assert "the model computes no numbers (NaN)" in str(fault)
+    assert isinstance(answer, Generation)
+
+
 def test_score_gives_the_model_s_own_logprobs() -> None:
     sequences = [PROMPT, [*PROMPT, 3, 4, 5], [9, 9]]
     for ids, scored in zip(sequences, asyncio.run(engine().score(sequences)), strict=True):

@@ -5,12 +5,13 @@ import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import MambaConfig, MambaForCausalLM, PreTrainedModel
+from transformers import AutoTokenizer, MambaConfig, MambaForCausalLM, PreTrainedModel
 
 from helpers.cli import SOURCE
 from helpers.models import tokenizer
@@ -20,6 +21,7 @@ from turngym.agents.engine.models import (
     build_tiny_model,
     check_model_path,
     load_model_dir,
+    load_tokenizer,
     save_model_dir,
 )
 from turngym.errors import ConfigError
@@ -119,6 +121,42 @@ def test_a_folder_with_files_of_two_models_is_refused(
     with pytest.raises(ConfigError, match=found) as caught:
         load_model_dir(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_token_of_the_template_that_the_model_lacks_is_named(tmp_path: Path) -> None:
+    longer = deepcopy(tokenizer())
+    longer.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
+    model = build_tiny_model(SMALL, tokenizer(), seed=1)
+    save_model_dir(model, longer, tmp_path)
+    load_model_dir(tmp_path)  # the template does not write it
+    longer.chat_template = "<|turn|>" + longer.chat_template
+    save_model_dir(model, longer, tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"have no embedding of '<\|turn\|>', which the chat temp"
+    ):
+        load_model_dir(tmp_path)
+
+
+def test_a_folder_without_a_tokenizer_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> None:
+        raise ValueError("Couldn't instantiate the backend tokenizer from one of:\n(1) a ...")
+
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", refuse)
+    with pytest.raises(ConfigError, match=r"cannot be loaded: it holds no tokenizer; wanted tok"):
+        load_tokenizer(tmp_path)
+
+
+def test_whatever_transformers_raises_over_a_model_is_one_line(tmp_path: Path) -> None:
+    save_model_dir(build_tiny_model(SMALL, tokenizer(), seed=1), tokenizer(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_attention_heads": 5}))
+    for load in (load_model_dir, load_tokenizer):
+        with pytest.raises(ConfigError, match=r"ValueError: The hidden size \(32\)") as caught:
+            load(tmp_path)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_folder_without_a_model_says_so_and_a_run_where_its_model_is(tmp_path: Path) -> None:

@@ -104,6 +104,21 @@ async def test_wrong_key_is_one_line_that_names_the_variable_and_not_the_key() -
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (402, {"message": "Insufficient Balance"}),
+        (429, {"message": "You exceeded your current quota", "code": "insufficient_quota"}),
+        (400, {"message": "Your credit balance is too low to access the Anthropic API."}),
+    ],
+)
+async def test_an_account_without_credit_ends_all_at_once(
+    status: int, error: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match="the account has no credit left; the same command goes"):
+        await ask([send_json({"error": error}, status=status)])
+
+
 async def test_unknown_model_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"unknown model 'tinny'\. Did you mean 'tiny'"):
         await ask([refuse(404, "no such model")], model="tinny")

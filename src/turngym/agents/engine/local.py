@@ -8,6 +8,7 @@ two steps; every token carries the version of those that sampled it.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,11 @@ class _Request:
     @property
     def is_dropped(self) -> bool:
         return self.future.done() or self.session.closed
+
+    def fail(self, error: PolicyFault) -> None:
+        """End it with ``error``, unless it has ended."""
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class LocalEngine:
@@ -210,8 +216,7 @@ class LocalEngine:
 
     def _fail(self, error: PolicyFault) -> None:
         for request in [*self._waiting, *self._active]:
-            if not request.future.done():
-                request.future.set_exception(error)
+            request.fail(error)
         self._waiting.clear()
         self._active.clear()
 
@@ -246,6 +251,9 @@ class LocalEngine:
             session.length += len(fed)
             session.unread = [token]  # sampled, but not in the cache until it is fed itself
             session.sampled += 1
+            if math.isnan(logprob):
+                request.fail(PolicyFault(_NO_NUMBERS))
+                continue
             request.token_ids.append(token)
             request.logprobs.append(logprob)
             request.versions.append(self.version)
@@ -333,6 +341,10 @@ def build(
     return LocalEngine(model, tokenizer, context=context, max_sessions=max_sessions, config=config)
 
 
+_NO_NUMBERS = (
+    "engine: the model computes no numbers (NaN): its weights are damaged, or too large for the "
+    "precision it computes in"
+)
 _COLDEST = 1e-6
 """Below this temperature the likeliest token is taken, as at 0: divided logits may be infinite."""
 
@@ -359,7 +371,7 @@ def _sample(logits: Tensor, batch: Sequence[_Request]) -> tuple[list[int], list[
     greedy = torch.tensor([t == 0 for t in temperatures], device=device)
     sampled = torch.where(greedy, logits.argmax(-1), found)
     chosen = logprobs.gather(-1, sampled[:, None])[:, 0].clamp(max=0.0)
-    chosen = torch.where(greedy, torch.zeros_like(chosen), chosen)
+    chosen = torch.where(greedy & ~chosen.isnan(), torch.zeros_like(chosen), chosen)
     return sampled.tolist(), chosen.tolist()
 
 

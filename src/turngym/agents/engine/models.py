@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turngym.agents.engine.config import ChatTemplateConfig, ModelConfig, TinyModelConfig
-from turngym.agents.templates import VISION, prepare
+from turngym.agents.templates import QUESTION, VISION, prepare, rendered
 from turngym.errors import ConfigError, MissingExtraError
 from turngym.plugins import importing_extra, package_folder
 from turngym.sandbox.backends.runtime import made_once
@@ -139,7 +139,7 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
         path = _unpacked(config.path)
         try:
             shape = AutoConfig.from_pretrained(str(path))
-        except (OSError, ValueError) as error:
+        except Exception as error:
             raise _not_loaded("model", config.path, error) from error
         longest = getattr(shape.get_text_config(), "max_position_embeddings", None)
         check_context(longest, config.context)
@@ -165,7 +165,6 @@ def load_model_dir(
     with importing_extra("a model", "train"), BUILDING:
         from transformers import AutoProcessor, AutoTokenizer
     import torch
-    from safetensors import SafetensorError
 
     path = _unpacked(path)
     processor: Any = None
@@ -183,10 +182,12 @@ def load_model_dir(
                 tokenizer = processor.tokenizer
             else:
                 tokenizer = AutoTokenizer.from_pretrained(str(path))
-    except (OSError, ValueError, SafetensorError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # transformers raises anything over files that it cannot use
         raise _not_loaded("model", path, error) from error
-    _check_whole(path, model, tokenizer, report)
     prepare(tokenizer, chat, ends=_ends_of(model.generation_config))
+    _check_whole(path, model, tokenizer, report)
     if images:
         from turngym.agents.engine.vision import give_vision
 
@@ -204,8 +205,16 @@ def _check_whole(
     shapes = (f"{n} {list(has)} not {list(asked)}" for n, has, asked in report["mismatched_keys"])
     wrong = sorted([*(f"no {name}" for name in report["missing_keys"]), *shapes])
     rows, words = model.get_input_embeddings().weight.shape[0], tokenizer.vocab_size
-    if not wrong and words > rows:  # those that were added may be for models that see as well
+    if not wrong and words > rows:
         wrong = [f"embeddings of {rows} tokens, where the tokenizer has {words}"]
+    # Of tokens that were added later, some may be for models that see as well.
+    if not wrong and len(tokenizer) > rows and isinstance(tokenizer.chat_template, str):
+        text = rendered(tokenizer, [("user", QUESTION)], generate=True)
+        last = max(tokenizer.encode(text, add_special_tokens=False))
+        if last >= rows:
+            word = tokenizer.convert_ids_to_tokens(last)
+            added = "which the chat template writes (resize_token_embeddings adds it)"
+            wrong = [f"no embedding of {word!r}, {added}"]
     if wrong:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise ConfigError(
@@ -231,7 +240,7 @@ def load_tokenizer(
     path = _unpacked(path)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(path))
-    except (OSError, ValueError) as error:
+    except Exception as error:
         raise _not_loaded("tokenizer", path, error) from error
     card = None
     with suppress(OSError, ValueError):  # many have none
@@ -242,7 +251,10 @@ def load_tokenizer(
 
 def _not_loaded(what: str, path: str | Path, error: Exception) -> ConfigError:
     where = "" if Path(path).is_dir() else "there is no such folder, and of the model hub: "
-    reason = str(error).splitlines()[0]
+    lines = [" ".join(line.split()) for line in str(error).splitlines()] or [type(error).__name__]
+    reason = " ".join(lines[: 1 + lines[0].endswith(":")])
+    if "instantiate the backend tokenizer" in reason:
+        reason = "it holds no tokenizer; wanted tokenizer.json, or what else one is saved as"
     if "Unrecognized configuration class" in reason and "ImageTextToText" not in reason:
         where, reason = "", "it is no model that reads text alone; set images=true if it also sees"
     return ConfigError(f"{what} {str(path)!r} cannot be loaded: {where}{reason}")

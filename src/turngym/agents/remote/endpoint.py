@@ -39,6 +39,8 @@ _TOO_LONG = re.compile(
 )
 """What servers say of a conversation without room, in code, type or message: OpenAI and most,
 llama.cpp, xAI, Anthropic, Gemini, and vLLM where nothing is left."""
+_SPENT = re.compile("insufficient_quota|credit balance is too low", re.IGNORECASE)
+"""What servers say of an account without credit, where the status is not 402: OpenAI, Anthropic."""
 _LONGEST_WAIT_S = 30.0
 _MAX_SHOWN_CHARS = 200
 _ONLY_FIRST_TRIES = 2
@@ -305,6 +307,12 @@ class Endpoint:
     async def _refuse_for_good(self, error: Exception) -> None:
         """Raise what another try will not change."""
         status = getattr(error, "status_code", None)
+        said = str(getattr(error, "body", None) or error)
+        if status == 402 or (status in (400, 429) and _SPENT.search(said)):
+            raise ConfigError(
+                f"{self._who()}: the account has no credit left; the same command goes on once it "
+                f"has some ({self._shown(error)})"
+            ) from error
         if status is None or status in _PASSING or status >= 500:
             return
         if status in (401, 403):
@@ -316,7 +324,7 @@ class Endpoint:
             raise ConfigError(f"{self._who()}: say api=responses ({text})") from error
         if status == 404:
             raise await self._not_found(error) from error
-        if _TOO_LONG.search(str(getattr(error, "body", None) or error)):
+        if _TOO_LONG.search(said):
             raise ContextOverflow(text) from error
         if "image" in text.lower() and status in (400, 415, 422):
             raise ConfigError(
