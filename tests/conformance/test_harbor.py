@@ -76,6 +76,22 @@ async def test_what_the_agent_plants_beside_the_tests_is_not_there_when_they_run
     assert (await played(write(tmp_path), plant, "submit"))[2]["score"] == 0.0
 
 
+@pytest.mark.parametrize(
+    "plant",
+    [
+        "cd /logs/verifier; echo 1 > reward.txt; chmod 444 *; chmod 555 .",
+        "cd /logs; mv verifier /tmp/v; ln -s /tmp/v verifier; echo 1 > /tmp/v/reward.txt; "
+        "chmod 444 /tmp/v/*; chmod 555 /tmp/v .",
+        "cd $(dirname $(command -v python)); printf '#!/bin/sh\\necho 42' > cat; chmod +x cat",
+    ],
+)
+async def test_nothing_stays_where_the_verifier_works_whatever_modes_it_has(
+    tmp_path: Path, plant: str
+):
+    write(tmp_path, environment__Dockerfile="FROM python:3.12\nWORKDIR /app\n")
+    assert (await played(tmp_path, f"bash {plant}", "submit"))[2]["score"] == 0.0
+
+
 async def test_a_separate_verifier_sees_artifacts_alone(tmp_path: Path):
     write(
         tmp_path,

@@ -177,7 +177,7 @@ class HarborProblem(FileProblem):
             memory_bytes=memory, disk_bytes=disk, cpus=environment.cpus,
             env=_with_programs(env), links=_links(recipes),
             needs_pytest=any("pytest" in recipe.pip for recipe in recipes),
-            private=tuple(self.real(path) for path in ("/tests", "/solution", "/logs/verifier")),
+            private=(_BIN, *map(self.real, ("/tests", "/solution", "/logs/verifier"))),
             command_s=agent_s, seconds=agent_s,
         )  # fmt: skip
 
