@@ -314,7 +314,21 @@ async def test_our_own_projects_written_as_folders_are_played_too(tmp_path: Path
         ({"task_DOT_toml": 'environment = "memory"\n'}, r"task.toml: environment: Input should be"),
         ({"task_DOT_toml": '[environment]\nmemory = "2.2.2G"\n'}, r"got '2.2.2G'"),
         ({"environment__Dockerfile": "FROM node:20\n"}, r"Dockerfile, line 1: the image 'node:20'"),
-        ({"environment__Dockerfile": "FROM debian\nWORKDIR /tmp\n"}, "line 2: to work in /tmp"),
+        ({"environment__Dockerfile": "FROM debian\nWORKDIR /tmp\n"}, "asks: WORKDIR /tmp"),
+        ({"environment__Dockerfile": "FROM debian\nWORKDIR /tmp/x\n"}, "asks: WORKDIR /tmp/x"),
+        (
+            {"environment__Dockerfile": "FROM debian\nWORKDIR /usr/src/app\n"},
+            "WORKDIR /usr/src/app",
+        ),
+        ({"task_DOT_toml": '[environment]\nworkdir = "/tests"\n'}, "asks: WORKDIR /tests"),
+        (
+            {"environment__Dockerfile": "FROM debian\nWORKDIR /app/sub\nCOPY in.txt /app/\n"},
+            "asks: /app/in.txt .outside of WORKDIR /app/sub",
+        ),
+        (
+            {"environment__Dockerfile": "FROM debian\nWORKDIR /app\nCOPY in.txt /usr/local/bin/\n"},
+            "asks: /usr/local/bin/in.txt",
+        ),
         ({"environment__Dockerfile": 'FROM debian\nENV A="x\n'}, "line 2: cannot be read: No clos"),
         ({"environment__Dockerfile": "FROM debian\nCOPY\n"}, "line 2: cannot be read: not enough"),
         (

@@ -17,7 +17,7 @@ import re
 import shlex
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -45,6 +45,9 @@ WORKSPACE = "/workspace"
 _ROOT = "/run/harbor"
 """Where the places that a container has at its root really are."""
 _BIN = f"{_ROOT}/bin"
+_WRITABLE = (WORKSPACE, "/home/agent", "/tmp", "/run", "/var/tmp", "/dev/shm")
+_OPEN = frozenset(["home", "var", "opt", "mnt"])
+"""Places of ``HERE`` in which a link may be."""
 _LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 _REWARDS = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
 _PYTHON = 'PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}/opt/tools" exec /usr/bin/python3'
@@ -89,12 +92,13 @@ class HarborProblem(FileProblem):
         reasons += [place for place in places if (self.folder / place).exists()]
         if any((place / "trajectory.json").exists() for place in (self.folder, self.place)):
             reasons.append("trajectory.json (an earlier conversation)")
+        reasons += _misplaced([one for one in (self.recipe, self.verifier_recipe) if one])
         if reasons:
             raise ConfigError(
                 f"task folder {str(self.folder)!r}: cannot be played without a container engine as "
                 f"it asks: {'; '.join(reasons)}"
             )
-        _ = self.recipe, self.machine, self.tests  # what is wrong with them is said now
+        _ = self.machine, self.tests  # what is wrong with them is said now
 
     # What the folder says.
 
@@ -205,7 +209,7 @@ class HarborProblem(FileProblem):
     def real(self, path: str) -> str:
         """Return where a path of a container is here."""
         for link, place in sorted(_links([self.recipe]).items(), key=lambda one: -len(one[0])):
-            if path == link or path.startswith(f"{link}/"):
+            if _is_below(path, [link]):
                 return place + path.removeprefix(link)
         return path if path.startswith("/") else f"{WORKSPACE}/{path}"
 
@@ -399,6 +403,24 @@ def _links(recipes: Sequence[Recipe]) -> dict[str, str]:
         found.pop("/" + workdir.split("/")[1], None)
         found[workdir] = WORKSPACE
     return found
+
+
+def _misplaced(recipes: Sequence[Recipe]) -> list[str]:
+    """Return by name where the agent would work, and the first file, that a sandbox cannot have."""
+    work, links = recipes[0].workdir, _links(recipes)
+    kept = {f"/{name}" for name in {*HERE, "tests", "solution", "logs"} - _OPEN}
+    found = []
+    if work not in (WORKSPACE, "/root") and (
+        _is_below(work, {*kept, *_WRITABLE}) or work[1:] in _OPEN
+    ):
+        found.append(f"WORKDIR {work}")
+    places = sorted({place for recipe in recipes for place in recipe.places} - {work, "/"})
+    bad = [place for place in places if not _is_below(place, {*links, *_WRITABLE})]
+    return found + [f"{one} (outside of WORKDIR {work} it cannot be written)" for one in bad[:1]]
+
+
+def _is_below(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
 async def _healthy(world: FileWorld, check: Healthcheck | None) -> None:
