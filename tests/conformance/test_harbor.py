@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,23 @@ async def test_variables_modes_and_here_documents_of_a_dockerfile_are_as_engines
     )
     _, _, info = await played(tmp_path)
     assert info["score"] == 1.0, info
+
+
+async def test_folders_links_and_odd_names_are_copied_as_they_are(tmp_path: Path):
+    seen = '[ -d d/empty ] && [ "$(readlink d/link)" = a ] && [ "$(cat two)" = 21 ]'
+    write(
+        tmp_path,
+        environment__Dockerfile="FROM debian\nWORKDIR /app\nCOPY --chmod=755 d d\nCOPY d/in two\n",
+        environment__d__a="1",
+        tests__test_DOT_sh=f"#!/bin/sh\n{seen} && [ $(ls d | wc -l) = 5 ]\n"
+        "echo $((1 - $?)) > /logs/verifier/reward.txt\n",
+    )
+    (tmp_path / "environment/d/empty").mkdir()
+    (tmp_path / "environment/d/link").symlink_to("a")
+    (tmp_path / "environment/d/in").symlink_to("../in.txt")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/environment/d/\xff'.txt")).touch()
+    assert (await played(tmp_path, "submit"))[2]["score"] == 1.0
+    assert HarborProblem(folder=tmp_path).content
 
 
 async def test_variables_of_a_verifier_s_own_dockerfile_are_set_while_it_judges(tmp_path: Path):

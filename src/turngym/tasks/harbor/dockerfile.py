@@ -48,10 +48,10 @@ _NO_MATTER = re.compile(r"^(rm -rf /var/lib/apt/lists|apt(-get)? (clean|update|a
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """Files to write."""
+    """Files to write, folders and links to make."""
 
     files: dict[str, Path]
-    """Absolute path in the sandbox to the file here."""
+    """Absolute path in the sandbox to the one here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +193,8 @@ def _copy(recipe: Recipe, one: Instruction, context: Path, where: str) -> list[C
     if one.name == "ADD" and (packed := [file for file in files.values() if _is_packed(file)]):
         raise ConfigError(f"{where}: to unpack {packed[0].name} needs a container engine; RUN tar")
     for mode in (word.partition("=")[2] for word in options if word.startswith("--chmod")):
-        command = f"chmod {shlex.quote(mode)} {shlex.join([*files, *written])}"
+        real = [path for path, file in files.items() if not file.is_symlink()]
+        command = f"chmod {shlex.quote(mode)} {shlex.join([*real, *written])}"
         steps.append(_step(recipe, command, where, workdir="/"))
     return steps
 
@@ -212,13 +213,11 @@ def _copied(
         if not place.exists():
             raise ConfigError(f"{where}: there is no {source!r} beside the Dockerfile")
         if place.is_dir():
-            inner = [one for one in sorted(place.rglob("*")) if one.is_file()]
-            found |= {
-                posixpath.join(target, one.relative_to(place).as_posix()): one for one in inner
-            }
+            inner = [place, *sorted(place.rglob("*"))]
+            found |= {_absolute(target, one.relative_to(place).as_posix()): one for one in inner}
         else:
             known = is_folder or "*" in source
-            found[posixpath.join(target, place.name) if known else target] = place
+            found[posixpath.join(target, place.name) if known else target] = place.resolve()
     return found
 
 

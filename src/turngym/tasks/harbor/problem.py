@@ -13,6 +13,7 @@ import base64
 import hashlib
 import io
 import math
+import os
 import re
 import shlex
 import tarfile
@@ -139,7 +140,7 @@ class HarborProblem(FileProblem):
         """Instruction and every file of the folder."""
         digest = hashlib.sha256()
         for path, data in _below(self.folder).items():
-            digest.update(path.encode() + data)
+            digest.update(os.fsencode(path) + data)
         return f"{self.prompt}\n{digest.hexdigest()}"
 
     @cached_property
@@ -254,13 +255,17 @@ class HarborProblem(FileProblem):
         return {f"{_BIN}/{name}": _PROGRAMS[name].encode() for name in names}
 
     async def _copy(self, world: FileWorld, step: Copy) -> None:
-        runnable = []
+        commands = []
         for path, source in step.files.items():
-            await world.write(self.real(path), source.read_bytes())
-            if source.stat().st_mode & 0o100:
-                runnable.append(self.real(path))
-        if runnable:
-            await world.run("chmod +x " + shlex.join(runnable))
+            place = shlex.quote(self.real(path))
+            if source.is_symlink():
+                commands.append(f"ln -sfn -- {shlex.quote(str(source.readlink()))} {place}")
+            elif source.is_dir():
+                commands.append(f"mkdir -p {place}")
+            else:
+                await world.write(self.real(path), source.read_bytes())
+                commands += [f"chmod +x {place}"] * bool(source.stat().st_mode & 0o100)
+        _must_work(await world.run("\n".join(["set -e", *commands])), "COPY")
 
     def next_step(self, results: Sequence[JudgeResult]) -> HarborProblem | None:
         """Return the next step, unless this one's reward is too low."""
@@ -317,8 +322,9 @@ class HarborProblem(FileProblem):
         commands = []
         for step in self.verifier_recipe.steps if self.verifier_recipe else ():
             if isinstance(step, Copy):
-                copied = [pair for pair in step.files.items() if pair[1].name != "Dockerfile"]
-                files |= {self.real(path): file.read_bytes() for path, file in copied}
+                copied = [(path, file) for path, file in step.files.items() if file.is_file()]
+                names = {path: file for path, file in copied if file.name != "Dockerfile"}
+                files |= {self.real(path): file.read_bytes() for path, file in names.items()}
             else:
                 commands.append(f"({self._line(step)});")
         return " ".join(commands)
