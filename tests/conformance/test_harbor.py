@@ -291,6 +291,26 @@ async def test_a_verifier_without_a_reward_is_a_fault_and_never_a_zero(tmp_path:
         await played(tmp_path)
 
 
+async def test_a_build_that_takes_too_long_says_so(tmp_path: Path):
+    write(
+        tmp_path,
+        task_DOT_toml="[environment]\nbuild_timeout_sec = 0.5\n",
+        environment__Dockerfile="FROM debian\nRUN sleep 60\n",
+    )
+    with pytest.raises(TaskFault, match="Dockerfile, line 2: took too long"):
+        await played(tmp_path)
+
+
+async def test_a_solution_need_not_be_in_utf_8_and_one_that_is_too_long_is_told_why(tmp_path: Path):
+    write(tmp_path)
+    solution = tmp_path / "solution/solve.sh"
+    solution.write_bytes(b"#!/bin/bash\n# \xe9\necho 42 > out.txt\n")
+    assert (await played(tmp_path))[2]["score"] == 1.0
+    solution.write_text("#" * 200_001)
+    with pytest.raises(TaskFault, match="as a call of bash: The answer has 200"):
+        await played(tmp_path)
+
+
 async def test_a_task_that_is_never_healthy_is_a_fault(tmp_path: Path):
     write(
         tmp_path,
@@ -361,10 +381,16 @@ async def test_our_own_projects_written_as_folders_are_played_too(tmp_path: Path
             {"environment__Dockerfile": "FROM debian\nCOPY no.txt /app/\n"},
             "line 2: there is no 'no.txt'",
         ),
+        (
+            {"environment__Dockerfile": "FROM debian\nRUN touch /tmp/yarn.lock; A=$(npm x)\n"},
+            "line 2: 'npm' needs",
+        ),
+        ({"environment__Dockerfile": None}, "environment/Dockerfile is missing, and task.toml nam"),
         ({"environment__Dockerfile": "FROM debian AS a\n"}, "line 1: stages"),
         ({"environment__Dockerfile": "FROM debian\nUSER app\n"}, "line 2: USER app needs a"),
         ({"environment__Dockerfile": "FROM debian\nRUN --mount=type=ssh a\n"}, "RUN --mount=type"),
         ({"tests__test_DOT_sh": "uvx pytest\n"}, r"test.sh: 'uvx pytest' wants a network"),
+        ({"tests__test_DOT_sh": 'cd "$A" && pip install x\n'}, "pip install x' wants a network"),
         ({"tests__test_DOT_sh": None}, r"tests/test.sh is missing"),
         ({"instruction_DOT_md": None}, r"instruction.md is missing"),
         ({"task_DOT_toml": '[environment.env]\nKEY = "${TURNGYM_NO_SUCH}"\n'}, "TURNGYM_NO_SUCH"),
@@ -395,6 +421,16 @@ def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(tmp_path: Pat
     (place / "environment" / "far").symlink_to(tmp_path)
     with pytest.raises(ConfigError, match=r"task folder .*: far leads out of it"):
         HarborProblem(folder=place)
+
+
+def test_programs_may_be_named_where_they_are_not_run(tmp_path: Path):
+    lines = "RUN echo 'curl x' > yarn.lock\n"
+    write(
+        tmp_path,
+        environment__Dockerfile=f"FROM debian\nWORKDIR /app\nCOPY in.txt ./\n{lines}",
+        tests__test_DOT_sh="grep -q \"pip install\" README && grep -q 'apt install' README\n",
+    )
+    HarborEnv(folder=str(tmp_path))
 
 
 def test_a_service_on_this_machine_may_be_asked_while_judging(tmp_path: Path):

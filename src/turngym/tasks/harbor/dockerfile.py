@@ -39,7 +39,10 @@ _COMMAND = re.compile(r"""(?:>&|[^;&|\n'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""",
 _KEYWORDS = re.compile(r"\s*(?:(?:if|then|else|do|!|\{)\s+)*")
 _APT = re.compile(r"^(?:\w+=\S* )*(?:sudo )?apt(?:-get)? (?:-\S+ )*(\w+)(.*)$")
 _PIP = re.compile(r"^(?:python3? -m |uv )?pip3? install (.*)$")
-_NETWORK = re.compile(r"\b(curl|wget|npm|npx|yarn|git clone|cargo|go install|gem install|uvx?)\b")
+_NETWORK = re.compile(
+    r"""(?:[^'"]|'[^']*'|"[^"]*")*?(?<![\w./-])"""
+    r"(curl|wget|npm|npx|yarn|git clone|cargo|go install|gem install|uvx?)(?![\w./-])"
+)
 _REDIRECTION = re.compile(r" \d?>.*$")
 _REQUIREMENTS = re.compile(r"(?:-r|--requirement)[ =]?(\S+)")
 _PYTHON = re.compile(r"^ln -sf? /usr/bin/python3 /usr/(local/)?bin/python$")
@@ -272,7 +275,7 @@ def _is_here(recipe: Recipe, command: str, where: str) -> bool:
     if pip := _PIP.match(command):
         recipe.pip |= dict.fromkeys(_required(recipe, pip[1]), where)
         return True
-    if network := _NETWORK.search(command):
+    if network := _NETWORK.match(command):
         raise ConfigError(f"{where}: {network[1]!r} needs a network; there is none here")
     return False
 

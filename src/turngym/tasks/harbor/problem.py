@@ -59,11 +59,12 @@ _PROGRAMS = {
     "pytest": f'#!/bin/sh\n{_PYTHON} -m pytest "$@"\n',
 }
 _AT_VERIFICATION = re.compile(
-    r"^[^#\n]*?\b(apt(-get)? (-\S+ )*(install|update)|pip3? install|uvx?\b|npm (i|install)\b|"
+    r"""^(?:[^#\n'"]|'[^'\n]*'|"[^"\n]*")*?"""
+    r"\b(apt(-get)? (-\S+ )*(install|update)|pip3? install|uvx?\b|npm (i|install)\b|"
     r"(curl|wget)\b[^\n]*https?://(?!localhost|127\.))[^\n]*",
     re.MULTILINE,
 )
-"""What a verifier cannot do without a network."""
+"""What a verifier cannot do without a network; what it looks for in quotes does not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +152,13 @@ class HarborProblem(FileProblem):
         if file.exists() and image is None:
             recipe = read_recipe(file)
         else:
+            if image is None:
+                raise ConfigError(
+                    f"task folder {str(self.folder)!r}: environment/Dockerfile is missing, and "
+                    "task.toml names no environment.docker_image"
+                )
             where = f"{self.folder / 'task.toml'}: environment.docker_image"
-            recipe = Recipe(is_python=check_base(image or "none", where))
+            recipe = Recipe(is_python=check_base(image, where))
         workdir = self.config.environment.workdir
         return replace(recipe, workdir=workdir) if workdir else recipe
 
@@ -362,9 +368,9 @@ class HarborProblem(FileProblem):
             )
         env = resolved(self.config.solution.env, f"{self.folder}: solution.env")
         exports = _exports(env)
-        text = files["solve.sh"].decode()
+        text = files["solve.sh"].decode(errors="replace")
         is_bash = not text.startswith("#!") or re.match(r"#!\s*\S*(bash|env bash|/sh)\b", text)
-        if len(files) == 1 and is_bash:
+        if len(files) == 1 and is_bash and text.encode() == files["solve.sh"]:
             return [exports + re.sub(r"^#!.*\n", "", text)]
         packed = base64.b64encode(_packed(files)).decode()
         return [
@@ -452,9 +458,7 @@ def _reaches(result: JudgeResult, least: float | dict[str, float] | None) -> boo
 
 def _must_work(ran: Ran, where: str) -> None:
     if ran.exit_code != 0:
-        raise RuntimeError(
-            f"{where}: ended with {ran.exit_code}: {(ran.errors or ran.output).strip()[-200:]}"
-        )
+        raise RuntimeError(f"{where}: {ran.failure}")
 
 
 def _with_programs(variables: Mapping[str, str]) -> dict[str, str]:
