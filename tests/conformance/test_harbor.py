@@ -97,10 +97,13 @@ async def test_a_separate_verifier_sees_artifacts_alone(tmp_path: Path):
     write(
         tmp_path,
         task_DOT_toml='artifacts = ["/app/out.txt"]\n[verifier]\nenvironment_mode = "separate"\n'
-        '[[verifier.collect]]\ncommand = "date > /logs/artifacts/when"\n',
+        "[[verifier.collect]]\n"
+        'command = "cd /logs/artifacts; date > when; python -V > run; chmod +x run"\n',
+        environment__Dockerfile="FROM python:3\nWORKDIR /app\nCOPY in.txt ./\n",
         tests__Dockerfile="FROM debian\nWORKDIR /app\nCOPY . /tests/\n",
-        tests__test_DOT_sh="#!/bin/bash\nls /app\n"
-        '[ "$(ls /app)" = out.txt ] && [ -s /logs/artifacts/when ] && [ "$(cat out.txt)" = 42 ]\n'
+        tests__test_DOT_sh="#!/bin/bash\n"
+        "ls /app; cd /logs/artifacts; [ -x run ] && [ ! -x when ] && "
+        '[ "$(ls /app)" = out.txt ] && [ -s run ] && [ "$(cat /app/out.txt)" = 42 ]\n'
         'echo "{\\"reward\\": $((1 - $?)), \\"form\\": 1}" > /logs/verifier/reward.json\n',
     )
     info = (await played(tmp_path))[2]

@@ -49,6 +49,8 @@ _BIN = f"{_ROOT}/bin"
 _WRITABLE = (WORKSPACE, "/home/agent", "/tmp", "/run", "/var/tmp", "/dev/shm")
 _OPEN = frozenset(["home", "var", "opt", "mnt"])
 """Places of ``HERE`` in which a link may be."""
+_PLAIN = f"{_BIN}/.plain"
+"""Which artifacts cannot be run; all that is written for a judge can be."""
 _LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 _REWARDS = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
 _PYTHON = 'PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}/opt/tools" exec /usr/bin/python3'
@@ -302,7 +304,8 @@ class HarborProblem(FileProblem):
         where = self.real(recipe.workdir)
         log = self.real("/logs/verifier/test-stdout.txt")
         ready = " ".join(sorted({*map(self.real, _LOGS), where}))
-        build = self._verifier_build(files)
+        build = f"xargs -0r chmod a-x < {_PLAIN}; " if artifacts else ""
+        build += self._verifier_build(files)
         verifier = self.step.verifier
         settings = {**self.config.verifier.env, **verifier.env}
         own = recipe.env if self.verifier_recipe else self.machine.env
@@ -346,10 +349,13 @@ class HarborProblem(FileProblem):
             f"timeout {one.timeout_sec} bash -c {shlex.quote(one.command)}"
             for one in [*hooks, *self.step.verifier.collect]
         ]
-        command = "; ".join([f"cd {self.real(self.recipe.workdir)}", *commands])
+        places = [self.real(path) for path in sources]
+        listed = f"find {shlex.join(places)} -type f ! -perm -100 -print0 > {_PLAIN}"
+        command = "; ".join([f"cd {self.real(self.recipe.workdir)}", *commands, listed])
         ran = await world.run(
-            command, collect=[self.real(path) for path in sources], keep="everything", timeout_s=600
-        )
+            command, files=self._programs(self.recipe), collect=[_PLAIN, *places],
+            keep="everything", timeout_s=600,
+        )  # fmt: skip
         return dict(ran.files)
 
     # The expert.
