@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import PurePosixPath
 
 from turngym.environments.swe.project import Layout
 from turngym.environments.workspace.host import Delta
@@ -33,8 +34,13 @@ def collect_patch(changed: Delta, base: Mapping[str, bytes], layout: Layout) -> 
     """Return the patch of a submission, which makes ``changed`` of ``base``.
 
     Tests and what Python or pytest load by themselves are left out, binary files too, and what is
-    larger than ``MAX_FILE_BYTES``, or ``MAX_PATCH_BYTES`` in all.
+    larger than ``MAX_FILE_BYTES``, or ``MAX_PATCH_BYTES`` in all. Of a folder that is gone, or was
+    replaced, ``changed`` has the folder alone, and what is there now.
     """
+    hidden = [
+        path for path in base if any(str(one) in changed for one in PurePosixPath(path).parents)
+    ]
+    changed = {**dict.fromkeys(hidden), **changed}
     files: dict[str, bytes | None] = {}
     left_out: list[str] = []
     total = 0

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
 
 from turngym.errors import EnvironmentFault
@@ -46,14 +46,16 @@ async def put_delta(sandbox: GuestSandbox, delta: Delta) -> None:
     Raises:
         EnvironmentFault: A file cannot be removed.
     """
+    gone = [path for path, data in delta.items() if data is None]
+    folders = {str(folder) for path in gone for folder in PurePosixPath(path).parents}
+    gone += [path for path, data in delta.items() if data is not None and path in folders]
+    if gone:
+        result = await sandbox.exec(["/usr/bin/rm", "-rf", "--", *gone], timeout_s=30.0)
+        if not result.ok:
+            raise EnvironmentFault(f"cannot remove {gone[0]!r} in a fresh sandbox")
     for path, data in delta.items():
         if data is not None:
             await sandbox.write_file(path, data)
-    gone = [path for path, data in delta.items() if data is None]
-    if gone:
-        result = await sandbox.exec(["/usr/bin/rm", "-f", "--", *gone], timeout_s=30.0)
-        if not result.ok:
-            raise EnvironmentFault(f"cannot remove {gone[0]!r} in a fresh sandbox")
 
 
 @asynccontextmanager

@@ -130,6 +130,13 @@ def test_tests_configuration_binaries_and_giants_are_left_out_by_name():
     assert "larger than" in told
 
 
+def test_a_folder_that_is_gone_or_replaced_takes_its_files_along():
+    changed = {"src/shop": None, "src/shop/a.py": b"kept\n", "tests": b"a file\n"}
+    patch = collect_patch(changed, BASE, LAYOUT)
+    assert patch.files == {"src/shop/a.py": b"kept\n", "src/shop/b.py": None}
+    assert "tests/test_a.py" in str(patch.left_out)
+
+
 def test_text_that_is_no_utf8_travels_as_it_is():
     base = {"src/shop/a.py": "# caf\u00e9\nx = 1\n".encode("latin-1")}
     changed = {"src/shop/a.py": "# caf\u00e9\nx = 2\n".encode("latin-1")}
