@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
 
+from turngym.environments.folders import OwnedFolder
 from turngym.errors import EnvironmentFault
 from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
 from turngym.sandbox.backends.docker import DockerBackend
@@ -83,7 +84,7 @@ class SandboxHost(SharedResource):
         self._backend = BubblewrapBackend() if name == "bubblewrap" else DockerBackend()
         self._claims = threading.Lock()
         self._made: dict[str, Future[Any]] = {}
-        self._mounts: dict[str, Path] = {}
+        self._mounts: dict[str, OwnedFolder] = {}
 
     async def release(self) -> None:
         """Give a lease back; the last one ends everything."""
@@ -93,7 +94,7 @@ class SandboxHost(SharedResource):
             await self._backend.close()
         finally:
             for folder in self._mounts.values():
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                await asyncio.to_thread(folder.remove)
 
     async def start(
         self,
@@ -189,8 +190,8 @@ class SandboxHost(SharedResource):
         """Return a copy of ``folder`` that the sandbox's user can reach: a home may be closed."""
         with self._claims:
             if str(folder) not in self._mounts:
-                copy = Path(tempfile.mkdtemp(prefix="turngym-tools-"))
-                shutil.copytree(folder, copy, dirs_exist_ok=True)
-                copy.chmod(0o755)
+                copy = OwnedFolder("tools")
+                shutil.copytree(folder, copy.path, dirs_exist_ok=True)
+                copy.path.chmod(0o755)
                 self._mounts[str(folder)] = copy
-            return self._mounts[str(folder)]
+            return self._mounts[str(folder)].path

@@ -1,6 +1,7 @@
 """What a host makes once for all that ask."""
 
 import asyncio
+import tempfile
 
 import pytest
 
@@ -51,3 +52,16 @@ async def test_what_cannot_be_made_is_tried_again_by_the_next(host):
     with pytest.raises(OSError, match="full"):
         await host.shared("a", fail)
     assert await host.shared("a", make) == 1
+
+
+async def test_a_copy_of_packages_goes_with_its_owner(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    for name in ("temporary", "packages"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "packages/one.py").write_text("1")
+    host = SandboxHost.lease("bubblewrap")
+    copy = host._mountable(tmp_path / "packages")
+    assert copy.name.startswith("turngym-owned-")  # what the next process removes after a kill
+    assert (copy / "one.py").read_text() == "1"
+    await host.release()
+    assert not copy.exists()
