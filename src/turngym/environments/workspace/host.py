@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
 
 from turngym.environments.folders import OwnedFolder
-from turngym.errors import EnvironmentFault
+from turngym.errors import EnvironmentFault, SandboxRefused
 from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
 from turngym.sandbox.backends.docker import DockerBackend
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
@@ -190,8 +190,21 @@ class SandboxHost(SharedResource):
         """Return a copy of ``folder`` that the sandbox's user can reach: a home may be closed."""
         with self._claims:
             if str(folder) not in self._mounts:
-                copy = OwnedFolder("tools")
-                shutil.copytree(folder, copy.path, dirs_exist_ok=True)
-                copy.path.chmod(0o755)
-                self._mounts[str(folder)] = copy
+                self._mounts[str(folder)] = _copied(folder)
             return self._mounts[str(folder)].path
+
+
+def _copied(folder: Path) -> OwnedFolder:
+    copy = OwnedFolder("tools")
+    try:
+        shutil.copytree(folder, copy.path, dirs_exist_ok=True)
+        copy.path.chmod(0o755)
+    except OSError as error:
+        copy.remove()
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+        place = str(copy.path.parent)
+        raise SandboxRefused(
+            f"{str(folder)!r} cannot be copied", str(reason)[:200],
+            f"Free some space in {place!r}, or set TMPDIR",
+        ) from None  # fmt: skip
+    return copy

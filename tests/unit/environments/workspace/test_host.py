@@ -1,11 +1,13 @@
 """What a host makes once for all that ask."""
 
 import asyncio
+import shutil
 import tempfile
 
 import pytest
 
 from turngym.environments.workspace.host import SandboxHost
+from turngym.errors import SandboxRefused
 
 
 @pytest.fixture
@@ -65,3 +67,21 @@ async def test_a_copy_of_packages_goes_with_its_owner(tmp_path, monkeypatch):
     assert (copy / "one.py").read_text() == "1"
     await host.release()
     assert not copy.exists()
+
+
+async def test_a_copy_for_which_there_is_no_room_is_refused_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    full = [("one.py", "copy/one.py", "[Errno 28] No space left on device")]
+
+    def copytree(*_, **__):
+        raise shutil.Error(full * 1_000)
+
+    monkeypatch.setattr(shutil, "copytree", copytree)
+    host = SandboxHost.lease("bubblewrap")
+    with pytest.raises(
+        SandboxRefused, match=r"cannot be copied .*No space.* or set TMPDIR"
+    ) as error:
+        host._mountable(tmp_path)
+    assert len(str(error.value)) < 500
+    assert not list(tmp_path.iterdir())
+    await host.release()
