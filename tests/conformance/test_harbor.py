@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,33 @@ async def test_what_the_agent_plants_beside_the_tests_is_not_there_when_they_run
     assert (await played(write(tmp_path), plant, "submit"))[2]["score"] == 0.0
 
 
+@pytest.mark.parametrize(
+    "plant",
+    [
+        "cd /logs/verifier; echo 1 > reward.txt; chmod 444 *; chmod 555 .",
+        "cd /logs; mv verifier /tmp/v; ln -s /tmp/v verifier; echo 1 > /tmp/v/reward.txt; "
+        "chmod 444 /tmp/v/*; chmod 555 /tmp/v .",
+        "cd $(dirname $(command -v python)); printf '#!/bin/sh\\necho 42' > cat; chmod +x cat",
+    ],
+)
+async def test_nothing_stays_where_the_verifier_works_whatever_modes_it_has(
+    tmp_path: Path, plant: str
+):
+    write(tmp_path, environment__Dockerfile="FROM python:3.12\nWORKDIR /app\n")
+    assert (await played(tmp_path, f"bash {plant}", "submit"))[2]["score"] == 0.0
+
+
 async def test_a_separate_verifier_sees_artifacts_alone(tmp_path: Path):
     write(
         tmp_path,
         task_DOT_toml='artifacts = ["/app/out.txt"]\n[verifier]\nenvironment_mode = "separate"\n'
-        '[[verifier.collect]]\ncommand = "date > /logs/artifacts/when"\n',
+        "[[verifier.collect]]\n"
+        'command = "cd /logs/artifacts; date > when; python -V > run; chmod +x run"\n',
+        environment__Dockerfile="FROM python:3\nWORKDIR /app\nCOPY in.txt ./\n",
         tests__Dockerfile="FROM debian\nWORKDIR /app\nCOPY . /tests/\n",
-        tests__test_DOT_sh="#!/bin/bash\nls /app\n"
-        '[ "$(ls /app)" = out.txt ] && [ -s /logs/artifacts/when ] && [ "$(cat out.txt)" = 42 ]\n'
+        tests__test_DOT_sh="#!/bin/bash\n"
+        "ls /app; cd /logs/artifacts; [ -x run ] && [ ! -x when ] && "
+        '[ "$(ls /app)" = out.txt ] && [ -s run ] && [ "$(cat /app/out.txt)" = 42 ]\n'
         'echo "{\\"reward\\": $((1 - $?)), \\"form\\": 1}" > /logs/verifier/reward.json\n',
     )
     info = (await played(tmp_path))[2]
@@ -182,6 +202,23 @@ async def test_variables_modes_and_here_documents_of_a_dockerfile_are_as_engines
     assert info["score"] == 1.0, info
 
 
+async def test_folders_links_and_odd_names_are_copied_as_they_are(tmp_path: Path):
+    seen = '[ -d d/empty ] && [ "$(readlink d/link)" = a ] && [ "$(cat two)" = 21 ]'
+    write(
+        tmp_path,
+        environment__Dockerfile="FROM debian\nWORKDIR /app\nCOPY --chmod=755 d d\nCOPY d/in two\n",
+        environment__d__a="1",
+        tests__test_DOT_sh=f"#!/bin/sh\n{seen} && [ $(ls d | wc -l) = 5 ]\n"
+        "echo $((1 - $?)) > /logs/verifier/reward.txt\n",
+    )
+    (tmp_path / "environment/d/empty").mkdir()
+    (tmp_path / "environment/d/link").symlink_to("a")
+    (tmp_path / "environment/d/in").symlink_to("../in.txt")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/environment/d/\xff'.txt")).touch()
+    assert (await played(tmp_path, "submit"))[2]["score"] == 1.0
+    assert HarborProblem(folder=tmp_path).content
+
+
 async def test_variables_of_a_verifier_s_own_dockerfile_are_set_while_it_judges(tmp_path: Path):
     write(
         tmp_path,
@@ -257,6 +294,26 @@ async def test_a_verifier_without_a_reward_is_a_fault_and_never_a_zero(tmp_path:
         await played(tmp_path)
 
 
+async def test_a_build_that_takes_too_long_says_so(tmp_path: Path):
+    write(
+        tmp_path,
+        task_DOT_toml="[environment]\nbuild_timeout_sec = 0.5\n",
+        environment__Dockerfile="FROM debian\nRUN sleep 60\n",
+    )
+    with pytest.raises(TaskFault, match="Dockerfile, line 2: took too long"):
+        await played(tmp_path)
+
+
+async def test_a_solution_need_not_be_in_utf_8_and_one_that_is_too_long_is_told_why(tmp_path: Path):
+    write(tmp_path)
+    solution = tmp_path / "solution/solve.sh"
+    solution.write_bytes(b"#!/bin/bash\n# \xe9\necho 42 > out.txt\n")
+    assert (await played(tmp_path))[2]["score"] == 1.0
+    solution.write_text("#" * 200_001)
+    with pytest.raises(TaskFault, match="as a call of bash: The answer has 200"):
+        await played(tmp_path)
+
+
 async def test_a_task_that_is_never_healthy_is_a_fault(tmp_path: Path):
     write(
         tmp_path,
@@ -298,7 +355,21 @@ async def test_our_own_projects_written_as_folders_are_played_too(tmp_path: Path
         ({"task_DOT_toml": 'environment = "memory"\n'}, r"task.toml: environment: Input should be"),
         ({"task_DOT_toml": '[environment]\nmemory = "2.2.2G"\n'}, r"got '2.2.2G'"),
         ({"environment__Dockerfile": "FROM node:20\n"}, r"Dockerfile, line 1: the image 'node:20'"),
-        ({"environment__Dockerfile": "FROM debian\nWORKDIR /tmp\n"}, "line 2: to work in /tmp"),
+        ({"environment__Dockerfile": "FROM debian\nWORKDIR /tmp\n"}, "asks: WORKDIR /tmp"),
+        ({"environment__Dockerfile": "FROM debian\nWORKDIR /tmp/x\n"}, "asks: WORKDIR /tmp/x"),
+        (
+            {"environment__Dockerfile": "FROM debian\nWORKDIR /usr/src/app\n"},
+            "WORKDIR /usr/src/app",
+        ),
+        ({"task_DOT_toml": '[environment]\nworkdir = "/tests"\n'}, "asks: WORKDIR /tests"),
+        (
+            {"environment__Dockerfile": "FROM debian\nWORKDIR /app/sub\nCOPY in.txt /app/\n"},
+            "asks: /app/in.txt .outside of WORKDIR /app/sub",
+        ),
+        (
+            {"environment__Dockerfile": "FROM debian\nWORKDIR /app\nCOPY in.txt /usr/local/bin/\n"},
+            "asks: /usr/local/bin/in.txt",
+        ),
         ({"environment__Dockerfile": 'FROM debian\nENV A="x\n'}, "line 2: cannot be read: No clos"),
         ({"environment__Dockerfile": "FROM debian\nCOPY\n"}, "line 2: cannot be read: not enough"),
         (
@@ -313,10 +384,16 @@ async def test_our_own_projects_written_as_folders_are_played_too(tmp_path: Path
             {"environment__Dockerfile": "FROM debian\nCOPY no.txt /app/\n"},
             "line 2: there is no 'no.txt'",
         ),
+        (
+            {"environment__Dockerfile": "FROM debian\nRUN touch /tmp/yarn.lock; A=$(npm x)\n"},
+            "line 2: 'npm' needs",
+        ),
+        ({"environment__Dockerfile": None}, "environment/Dockerfile is missing, and task.toml nam"),
         ({"environment__Dockerfile": "FROM debian AS a\n"}, "line 1: stages"),
         ({"environment__Dockerfile": "FROM debian\nUSER app\n"}, "line 2: USER app needs a"),
         ({"environment__Dockerfile": "FROM debian\nRUN --mount=type=ssh a\n"}, "RUN --mount=type"),
         ({"tests__test_DOT_sh": "uvx pytest\n"}, r"test.sh: 'uvx pytest' wants a network"),
+        ({"tests__test_DOT_sh": 'cd "$A" && pip install x\n'}, "pip install x' wants a network"),
         ({"tests__test_DOT_sh": None}, r"tests/test.sh is missing"),
         ({"instruction_DOT_md": None}, r"instruction.md is missing"),
         ({"task_DOT_toml": '[environment.env]\nKEY = "${TURNGYM_NO_SUCH}"\n'}, "TURNGYM_NO_SUCH"),
@@ -347,6 +424,16 @@ def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(tmp_path: Pat
     (place / "environment" / "far").symlink_to(tmp_path)
     with pytest.raises(ConfigError, match=r"task folder .*: far leads out of it"):
         HarborProblem(folder=place)
+
+
+def test_programs_may_be_named_where_they_are_not_run(tmp_path: Path):
+    lines = "RUN echo 'curl x' > yarn.lock\n"
+    write(
+        tmp_path,
+        environment__Dockerfile=f"FROM debian\nWORKDIR /app\nCOPY in.txt ./\n{lines}",
+        tests__test_DOT_sh="grep -q \"pip install\" README && grep -q 'apt install' README\n",
+    )
+    HarborEnv(folder=str(tmp_path))
 
 
 def test_a_service_on_this_machine_may_be_asked_while_judging(tmp_path: Path):

@@ -170,3 +170,21 @@ async def test_hidden_tests_are_not_in_the_workspace_and_nothing_holds_the_repai
             assert await env.sandbox.read_file(path, max_bytes=1 << 20) != wanted
     finally:
         await env.close()
+
+
+@pytest.mark.parametrize("replaced", ["file", "folder"])
+async def test_a_file_in_place_of_a_folder_or_the_reverse_is_a_patch_and_no_fault(replaced: str):
+    env = SweEnv(tasks="sample")
+    try:
+        await env.reset(seed=0)
+        path = next(iter(env.problem.broken))
+        place = path if replaced == "file" else path.rpartition("/")[0]
+        as_folder = f"mkdir {place}; echo > {place}/x.py"
+        command = as_folder if replaced == "file" else f"echo 1 > {place}"
+        await env.step(f"bash rm -r {place}; {command}")
+        _, reward, terminated, _, info = await env.step("submit")
+        assert (reward, terminated) == (0.0, True)
+        assert "+++ /dev/null\n" in info["patch"]
+        assert f"deleted file mode 100644\n--- a/{path}" in info["patch"]
+    finally:
+        await env.close()

@@ -16,14 +16,15 @@ from turngym.tasks.sets import ListedSet
 pytestmark = pytest.mark.extra("bwrap")
 
 
-async def test_a_probe_sees_the_agents_files_and_nothing_else_it_left():
+@pytest.mark.parametrize("closed", ["", "chmod 444 {left}; chmod 555 /tmp /run /home/agent"])
+async def test_a_probe_sees_the_agents_files_and_nothing_else_it_left(closed: str):
     env = TerminalEnv(kind="total_of_city")
     try:
         await env.reset(seed=0)
         left = "/tmp/left /home/agent/left /var/tmp/left /dev/shm/left"
         probe = f"ls -d {left} 2>/dev/null; cat kept"
         env._problem = replace(env.problem, probe=probe, expected="mine", wanted={}, free=("kept",))
-        command = f"touch {left}; ls -d {left}; echo mine > kept"
+        command = f"touch {left}; ls -d {left}; echo mine > kept; {closed.format(left=left)}"
         observation, *_ = await env.step(env.say("bash", command=command))
         assert "/dev/shm/left" in observation["text"]  # the control
         _, reward, terminated, _, info = await env.step(env.say("submit"))

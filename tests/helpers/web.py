@@ -44,6 +44,7 @@ PAGES = {
     "/late": "Filled",
     "/popups": """<button onclick='for (let i = 0; i < 30; i++) window.open("/plain?" + i)'>
         Open</button>""",
+    "/link": "<a href='/plain' target='_blank'>Open</a>",
     "/download": "<a href='/file.bin'>small</a> <a href='/huge.bin'>huge</a>",
     "/elsewhere": """<p>here</p><script>
         new Image().src = "http://127.0.0.1:" + location.search.slice(1) + "/x.png";

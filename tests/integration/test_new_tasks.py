@@ -79,16 +79,25 @@ def test_the_shell_task_of_the_page_is_sound(folder: Path) -> None:
 
 
 @pytest.mark.extra("playwright", NEED)
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        ('"choose", "Item"', "KeyError: 'choose'"),
+        ('"select", "Thing"', "nothing called 'Thing' is there"),
+        ('"answer", "a\\nstop", "Item"', "TypeError"),
+        ('"answer", "1\\nclick"), ("answer"', "cannot be said as an action"),
+    ],
+)
 def test_an_expert_of_a_page_that_says_no_action_is_a_fault_of_the_task(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    step: str, says: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["new", "page", "try_one"]) == 0
     text = (folder / "try_one.py").read_text()
-    (folder / "try_one.py").write_text(text.replace('("select", "Item"', '("choose", "Item"'))
+    (folder / "try_one.py").write_text(text.replace('"select", "Item"', step))
     assert main(["eval", "try_one.py", "--agent", "expert", "--episodes", "1"]) == 1
     said = capsys.readouterr().err
-    assert "task try_one/test/0: expert, step ('choose', 'Item'," in said
-    assert "KeyError: 'choose'" in said
+    assert f"task try_one/test/0: expert, step ({step.split(',')[0]}".replace('"', "'") in said
+    assert says in said
 
 
 def test_the_table_of_the_page_says_how_many_lines_there_are(folder: Path) -> None:

@@ -294,6 +294,14 @@ async def test_pop_ups_become_tabs_up_to_a_limit(open_page):
     assert len(env.view.tabs) == MAX_TABS - 1
 
 
+async def test_a_tab_that_a_click_opens_is_seen_in_the_same_turn(open_page):
+    env, _ = await open_page("/link", settings=Settings(cap_ms=120_000))
+    for _ in range(5):
+        text, _ = await say(env, "click 1")
+        assert "Tab 1:" in text
+        await say(env, "close_tab")
+
+
 async def test_a_page_that_never_goes_quiet_is_shown_at_the_cap(open_page):
     env, text = await open_page("/never-quiet")
     assert "Note: The page is still busy." in text

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import zipfile
 from collections import Counter
@@ -111,12 +112,16 @@ def read_folder(folder: Path) -> Files:
     """Return the files of a folder.
 
     Raises:
-        ConfigError: There is a link in it, or what is neither file nor folder.
+        ConfigError: There is a link in it, an empty folder, what is neither file nor folder, or a
+            name that is not in UTF-8.
     """
     found = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_symlink() or not (path.is_dir() or path.is_file()):
-            raise ConfigError(f"{path}: is no plain file, and packs hold only those")
+        is_plain = path.is_file() or (path.is_dir() and any(path.iterdir()))
+        if path.is_symlink() or not is_plain:
+            raise ConfigError(f"{path}: is no plain file or empty, and packs hold only files")
+        if str(path) != os.fsencode(path).decode(errors="replace"):
+            raise ConfigError(f"{path}: its name is not in UTF-8; give it another for a pack")
         if path.is_file():
             executable = bool(path.stat().st_mode & 0o100)
             found[path.relative_to(folder).as_posix()] = (path.read_bytes(), executable)

@@ -93,6 +93,12 @@ class Ran:
     """Those that were to be collected, as far as they are there."""
     timed_out: bool = False
 
+    @property
+    def failure(self) -> str:
+        """How it ended and what it said last, in a line."""
+        how = "took too long" if self.timed_out else f"ended with {self.exit_code}"
+        return f"{how}: {(self.errors or self.output).strip()[-200:]}"
+
 
 Keep = Literal["folder", "everything", "nothing"]
 """What of the agent's files a judge's command finds: those of the folder, all that it could write
@@ -228,7 +234,7 @@ class FileProblem(Problem[FileWorld]):
                 raise TypeError(f"files[{path!r}]: wanted text or bytes, got {kind}")
             await world.write(path, data.encode() if isinstance(data, str) else data)
         if self.prepare and (ran := await world.run(self.prepare)).exit_code != 0:
-            raise RuntimeError(f"prepare ended with {ran.exit_code}: {ran.errors.strip()[-200:]}")
+            raise RuntimeError(f"prepare {ran.failure}")
 
     def next_step(self, results: Sequence[JudgeResult]) -> FileProblem | None:
         """Return what is asked next, in the same folder, after these results; None at the end."""

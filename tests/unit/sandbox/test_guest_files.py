@@ -1,6 +1,7 @@
 """What the guest lists of a folder that changes at the same time."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,15 @@ def test_pages_are_small_and_hold_everything(tmp_path: Path) -> None:
     finally:
         files.PAGE_BYTES = files_page
     assert len(listed(tmp_path, most=10)) == 11, "one more says that there are more"
+
+
+def test_a_file_may_lie_deeper_than_python_calls_itself(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/d" * 1_500 + b"/file"
+    try:
+        for data in (b"1", b"2"):
+            files.put(path, 0, 0o600, data)
+            assert files.get(path, 0, 9, True)[2] == data
+        with pytest.raises(FileExistsError):
+            files.put(path + b"/below", 0, 0o600, b"")
+    finally:  # shutil.rmtree calls itself, too
+        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)

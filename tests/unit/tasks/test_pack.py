@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -114,8 +115,14 @@ def test_what_is_no_pack_is_said(tmp_path: Path) -> None:
         write_pack(tmp_path / "x.tasks", manifest(FOLDERS), FOLDERS)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/link").symlink_to("/etc/passwd")
-    with pytest.raises(ConfigError, match="is no plain file"):
-        read_folder(tmp_path / "folder")
+    (tmp_path / "empty/folder").mkdir(parents=True)
+    for name in ("folder", "empty"):
+        with pytest.raises(ConfigError, match="is no plain file or empty"):
+            read_folder(tmp_path / name)
+    (tmp_path / "odd").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/odd/\xff.txt")).touch()
+    with pytest.raises(ConfigError, match="is not in UTF-8"):
+        read_folder(tmp_path / "odd")
     (tmp_path / "report.json").write_text("[]")
     with pytest.raises(ConfigError, match="as a report"):
         report_of(tmp_path / "report.json")

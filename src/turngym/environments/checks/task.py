@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from queue import Empty, LifoQueue
 from threading import Event, Thread
 from typing import Any
 
@@ -89,7 +89,7 @@ class EnvSubject:
 
     def __init__(self, make: Callable[[], AnyEnv], name: str, *, is_named: bool = False) -> None:
         self.name, self.make, self._is_named = name, make, is_named
-        self._idle: SimpleQueue[AnyEnv] = SimpleQueue()
+        self._idle: LifoQueue[AnyEnv] = LifoQueue()
         self._busy: list[AnyEnv] = []
         self._is_stopped = False
 

@@ -48,8 +48,8 @@ class Hit:
 
 
 def terms(text: str) -> list[str]:
-    """Return the words of ``text`` as search engines see them: letters and digits, case-folded."""
-    return _TERM.findall(text.casefold())
+    """Return the words of ``text`` as engines see them: letters and digits, in lower case."""
+    return _TERM.findall(text.lower())
 
 
 def count_words(text: str) -> int:
@@ -83,7 +83,7 @@ def snippet(text: str, query_terms: frozenset[str], max_words: int) -> str:
         return ""
     best, best_count = "", -1
     for sentence in _SENTENCE_END.split(text[:SNIPPET_SOURCE_CHARS]):
-        count = len(query_terms.intersection(_TERM.findall(sentence.casefold())))
+        count = len(query_terms.intersection(_TERM.findall(sentence.lower())))
         if count > best_count and sentence.strip():
             best, best_count = sentence, count
     words = best.split()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import PurePosixPath
 
 from turngym.environments.swe.project import Layout
 from turngym.environments.workspace.host import Delta
 from turngym.environments.workspace.world import LARGE
 from turngym.errors import ConfigError
 
+_GIT_LINE = re.compile(
+    r"(diff --git a/|new file mode |deleted file mode |(?:rename|copy) (?:from|to) )(.*?)\r?\n?\Z"
+)
 MAX_FILE_BYTES, MAX_PATCH_BYTES = 1 << 20, 8 << 20
 
 
@@ -28,8 +34,13 @@ def collect_patch(changed: Delta, base: Mapping[str, bytes], layout: Layout) -> 
     """Return the patch of a submission, which makes ``changed`` of ``base``.
 
     Tests and what Python or pytest load by themselves are left out, binary files too, and what is
-    larger than ``MAX_FILE_BYTES``, or ``MAX_PATCH_BYTES`` in all.
+    larger than ``MAX_FILE_BYTES``, or ``MAX_PATCH_BYTES`` in all. Of a folder that is gone, or was
+    replaced, ``changed`` has the folder alone, and what is there now.
     """
+    hidden = [
+        path for path in base if any(str(one) in changed for one in PurePosixPath(path).parents)
+    ]
+    changed = {**dict.fromkeys(hidden), **changed}
     files: dict[str, bytes | None] = {}
     left_out: list[str] = []
     total = 0
@@ -83,17 +94,18 @@ def apply_diff(diff: str, base: Mapping[str, bytes]) -> dict[str, bytes | None]:
     if "GIT binary patch" in diff or "\nBinary files " in f"\n{diff}":
         raise ConfigError("patch: it holds a binary file; only text can be applied")
     changed: dict[str, bytes | None] = {}
-    lines = diff.splitlines(keepends=True)
-    number = 0
+    lines = _split(diff)
+    number, git = 0, _GitHead()
     while number < len(lines):
         if not lines[number].startswith("--- "):
+            changed |= git.said(lines[number], base)
             number += 1
             continue
         if number + 1 >= len(lines) or not lines[number + 1].startswith("+++ "):
             raise ConfigError(f"patch, line {number + 2}: wanted '+++ <file>'")
         source, target = (_place(lines[number + k]) for k in (0, 1))
         end = number + 2
-        while end < len(lines) and not lines[end].startswith(("diff --git ", "--- ")):
+        while end < len(lines) and not _is_head(lines[end : end + 2]):
             end += 1
         hunks = lines[number + 2 : end]
         path = target or source
@@ -102,7 +114,7 @@ def apply_diff(diff: str, base: Mapping[str, bytes]) -> dict[str, bytes | None]:
         before = b"" if source is None else base.get(source)
         if before is None:
             raise ConfigError(f"patch: {source!r} is not in the project")
-        if source is not None and source != path:
+        if source not in (None, path, git.copied):
             changed[source] = None
         after = _apply_hunks(path, _lines(before), hunks, number + 3)
         changed[path] = after if target is not None else None
@@ -112,15 +124,51 @@ def apply_diff(diff: str, base: Mapping[str, bytes]) -> dict[str, bytes | None]:
     return changed
 
 
+class _GitHead:
+    """What git says of a file before its hunks, or of one without any: an empty or a moved one."""
+
+    def __init__(self) -> None:
+        self._path = self._source = self.copied = ""
+
+    def said(self, line: str, base: Mapping[str, bytes]) -> dict[str, bytes | None]:
+        """Return what the next ``line`` makes of ``base``.
+
+        Raises:
+            ConfigError: It moves a file that is not there, or leads out of the project.
+        """
+        found = _GIT_LINE.match(line)
+        what, path = (found[1], _inside(found[2])) if found else ("", "")
+        if what == "diff --git a/":  # the same name twice, where it matters
+            self._path = path[: (len(path) - 3) // 2]
+        elif what.endswith("file mode "):
+            return {self._path: b"" if what.startswith("new") else None}
+        elif what.endswith(" from "):
+            if path not in base:
+                raise ConfigError(f"patch: {path!r} is not in the project")
+            self._source, self.copied = path, path if what.startswith("copy") else ""
+            return {} if self.copied else {path: None}
+        elif what:
+            return {path: base[self._source]}
+        return {}
+
+
+def _is_head(lines: list[str]) -> bool:
+    """Say whether the next file of a diff begins here, and not just a line ``-- text`` ends."""
+    is_plain = lines[0].startswith("--- ") and lines[-1].startswith("+++ ")
+    return is_plain or lines[0].startswith("diff --git ")
+
+
 def named_files(diff: str) -> list[str]:
     """Return the files that a unified diff begins with."""
-    lines = diff.splitlines()
+    moved = [
+        found[2] for found in map(_GIT_LINE.match, _split(diff)) if found and "from" in found[1]
+    ]
     heads = [
         line
-        for line, after in pairwise(lines)
+        for line, after in pairwise(_split(diff))
         if line.startswith("--- ") and after.startswith("+++ ")
     ]
-    return [path for path in map(_place, heads) if path is not None]
+    return moved + [path for path in map(_place, heads) if path is not None]
 
 
 def _apply_hunks(path: str, old: list[str], hunks: list[str], first: int) -> bytes:
@@ -166,14 +214,22 @@ def _place(line: str) -> str | None:
     path = line[4:].split("\t")[0].strip()
     if path == "/dev/null":
         return None
-    path = path.removeprefix("a/").removeprefix("b/")
+    return _inside(path.removeprefix("a/").removeprefix("b/"))
+
+
+def _inside(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/"):
         raise ConfigError(f"patch: {path!r} lies outside of the project")
     return path
 
 
 def _lines(data: bytes) -> list[str]:
-    return data.decode("utf-8", "surrogateescape").splitlines(keepends=True)
+    return _split(data.decode("utf-8", "surrogateescape"))
+
+
+def _split(text: str) -> list[str]:
+    """Return the lines of ``text`` with their ends, as git has them: no form feed ends one."""
+    return [*io.StringIO(text, newline="\n")]
 
 
 def _ended(line: str) -> str:

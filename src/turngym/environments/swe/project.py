@@ -257,7 +257,8 @@ def _unpack(archive: Path, folder: Path) -> Path:
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise ConfigError(f"project {archive.name!r}: cannot be unpacked: {error}") from None
+        reason = str(error).split(":\n")[0]
+        raise ConfigError(f"project {archive.name!r}: cannot be unpacked: {reason}") from None
     entries = [entry for entry in folder.iterdir() if entry.is_dir()]
     if len(entries) != 1:
         shutil.rmtree(folder, ignore_errors=True)

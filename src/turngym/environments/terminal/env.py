@@ -181,10 +181,12 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         if command is None:
             return self.say("submit")
         text = self.say("bash", command=str(command))
-        is_said = self._is_next(self.action_format.parse(text))  # else it would be, again for ever
-        if not (is_said and isinstance(command, str)):
+        parsed = self.action_format.parse(text)
+        if not (self._is_next(parsed) and isinstance(command, str)):  # it would be, again for ever
+            why = f": {parsed.reason}" if isinstance(parsed, InvalidAction) else ""
             raise TaskFault(
-                f"task {self._task_id}: expert: {command!r:.60} cannot be said as a call of bash"
+                f"task {self._task_id}: expert: {command!r:.60} cannot be said as a call of "
+                f"bash{why}"
             )
         return text
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypedDict
 
-from turngym.environments.core.actions import Action, ActionStyle, in_style
+from turngym.environments.core.actions import Action, ActionStyle, InvalidAction, in_style
 from turngym.environments.core.env import Outcome, opened
 from turngym.environments.core.pictures import ScreenEnv, Screenshot, decode, draw_marks
 from turngym.environments.core.spaces import Image
@@ -369,4 +369,7 @@ class ProblemWebEnv(StoppedEnv, WebEnv):
         view = ExpertView(self.goal, self.view, tuple(self.episode.done))
         with Boundary(f"task {self._task_id}: expert, step {step!r:.60}", TaskFault, EpisodeError):
             name, arguments = as_stage(step)(view)
-            return self.say(name, **arguments)
+            text = self.say(name, **arguments)
+            if isinstance(found := self.action_format.parse(text), InvalidAction):
+                raise ValueError(f"cannot be said as an action: {found.reason}")
+            return text

@@ -187,4 +187,15 @@ def as_stage(step: Stage | Sequence[str]) -> Stage:
     if callable(step):
         return step
     command, *rest = step
-    return _COMMANDS[command](*rest) if command in _COMMANDS else lambda _page: (command, {})
+    if command not in _COMMANDS:
+        return lambda _page: (command, {})
+    stage = _COMMANDS[command](*rest)
+
+    def found(page: ExpertView) -> Move:
+        if (move := stage(page))[0] == "wait":
+            raise LookupError(
+                f"nothing called {rest[0]!r} is there; put ('wait',) before it if late"
+            )
+        return move
+
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -95,6 +96,6 @@ def folder_of(problem: PageProblem) -> Path:
         ConfigError: It, or the first page, is not there.
     """
     folder = Path(inspect.getfile(type(problem))).parent / problem.pages
-    if not (folder / problem.start.partition("?")[0]).is_file():
+    if not (folder / re.split("[?#]", problem.start)[0]).is_file():
         raise ConfigError(f"{folder / problem.start}: there is no such page")
     return folder

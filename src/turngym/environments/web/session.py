@@ -196,6 +196,8 @@ class WebSession:
         self._arriving: set[asyncio.Task[None]] = set()
         self._opening = 0
         """Pop-ups that are on their way to become tabs."""
+        self._announced, self._arrival = 0, asyncio.Event()
+        """Windows that pages have opened and that are not there yet; set when one is."""
         self.notes: list[str] = []
         self._dialogs = 0
         self._expects_page = False
@@ -314,9 +316,19 @@ class WebSession:
             except TabLost as lost:
                 await self.replace_tab(str(lost))
                 continue
+            await self._windows()
             if not self._arriving:
                 break
         return await self._view(raw)
+
+    async def _windows(self) -> None:
+        """Wait for windows that pages have opened; one that the browser blocks never comes."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.cap_ms / 1000):
+                while self._announced > 0:
+                    self._arrival.clear()
+                    await self._arrival.wait()
+        self._announced = 0
 
     async def screenshot(self) -> bytes:
         """Return a PNG of the view."""
@@ -366,7 +378,11 @@ class WebSession:
         page.on("dialog", lambda dialog: self._later(self._answer_dialog(dialog)))
         page.on("download", lambda download: self._later(self._save(download)))
 
+    def _announce(self) -> None:
+        self._announced += 1
+
     def _show(self, tab: Tab) -> None:
+        tab.when_opens = self._announce
         self.tabs.append(tab)
         self.active = len(self.tabs) - 1
 
@@ -374,6 +390,8 @@ class WebSession:
         """A page opened a window of its own."""
         if self._expects_page:
             return
+        self._announced -= 1
+        self._arrival.set()
         has_room = len(self.tabs) + self._opening < MAX_TABS
         self._opening += has_room
         if not has_room:

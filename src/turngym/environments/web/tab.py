@@ -152,6 +152,8 @@ class Tab:
         """Addresses to go back to once the tab's own history has come to its begin."""
         self._begin = 0
         """Where in the browser's history of the tab its own begins."""
+        self.when_opens: Callable[[], None] = lambda: None
+        """Called where the page opens a window, before that is there."""
         self.is_crashed = False
         self.lost_because = ""
         """Shown to the agent instead when this tab is lost."""
@@ -166,6 +168,7 @@ class Tab:
         session.on("Runtime.executionContextCreated", self._context_created)
         session.on("Runtime.executionContextDestroyed", self._context_destroyed)
         session.on("Runtime.executionContextsCleared", lambda _: self._lose_world())
+        session.on("Page.windowOpen", lambda _: self.when_opens())
         tree, *_ = await asyncio.gather(
             session.send("Page.getFrameTree"),
             session.send(

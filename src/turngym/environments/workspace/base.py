@@ -145,7 +145,8 @@ _MAX_LOOKED_AT = 1 << 28
 _SPENT = "\n[all turns are spent]"
 _AT_A_TIME = 32
 """Files that are read at the same time."""
-_ODD = b"no regular file"
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL)
+_ODD = b"unreadable"
 """By identity: a file with these bytes is a file like others."""
 
 
@@ -397,8 +398,8 @@ class WorkspaceEnv(AsyncTurnEnv):
     async def changed_files(self, most: int | None = None) -> dict[str, bytes | None]:
         """Return what was written since the episode began: contents, or None where a file is gone.
 
-        Of a file of more than ``_MAX_DIGEST_BYTES`` there is what ``summed`` says; what is no
-        regular file counts not at all. Only ``most`` files are looked at.
+        Of a file of more than ``_MAX_DIGEST_BYTES`` there is what ``summed`` says; what cannot be
+        read counts not at all. Only ``most`` files are looked at.
         """
         await self._note_changes()
         paths, found = sorted(self._touched)[:most], dict[str, bytes | None]()
@@ -421,7 +422,7 @@ class WorkspaceEnv(AsyncTurnEnv):
         except SandboxFileTooLarge:
             return await summed(self.sandbox, path)
         except SandboxFileError as error:
-            return None if error.errno == errno.ENOENT else _ODD
+            return None if error.errno in _NO_FILE else _ODD
 
     async def _note_changes(self) -> None:
         try:

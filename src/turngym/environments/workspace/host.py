@@ -15,10 +15,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
 
-from turngym.errors import EnvironmentFault
+from turngym.environments.folders import OwnedFolder
+from turngym.errors import EnvironmentFault, SandboxRefused
 from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
 from turngym.sandbox.backends.docker import DockerBackend
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
@@ -46,14 +47,16 @@ async def put_delta(sandbox: GuestSandbox, delta: Delta) -> None:
     Raises:
         EnvironmentFault: A file cannot be removed.
     """
+    gone = [path for path, data in delta.items() if data is None]
+    folders = {str(folder) for path in gone for folder in PurePosixPath(path).parents}
+    gone += [path for path, data in delta.items() if data is not None and path in folders]
+    if gone:
+        result = await sandbox.exec(["/usr/bin/rm", "-rf", "--", *gone], timeout_s=30.0)
+        if not result.ok:
+            raise EnvironmentFault(f"cannot remove {gone[0]!r} in a fresh sandbox")
     for path, data in delta.items():
         if data is not None:
             await sandbox.write_file(path, data)
-    gone = [path for path, data in delta.items() if data is None]
-    if gone:
-        result = await sandbox.exec(["/usr/bin/rm", "-f", "--", *gone], timeout_s=30.0)
-        if not result.ok:
-            raise EnvironmentFault(f"cannot remove {gone[0]!r} in a fresh sandbox")
 
 
 @asynccontextmanager
@@ -81,7 +84,7 @@ class SandboxHost(SharedResource):
         self._backend = BubblewrapBackend() if name == "bubblewrap" else DockerBackend()
         self._claims = threading.Lock()
         self._made: dict[str, Future[Any]] = {}
-        self._mounts: dict[str, Path] = {}
+        self._mounts: dict[str, OwnedFolder] = {}
 
     async def release(self) -> None:
         """Give a lease back; the last one ends everything."""
@@ -91,7 +94,7 @@ class SandboxHost(SharedResource):
             await self._backend.close()
         finally:
             for folder in self._mounts.values():
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                await asyncio.to_thread(folder.remove)
 
     async def start(
         self,
@@ -187,8 +190,21 @@ class SandboxHost(SharedResource):
         """Return a copy of ``folder`` that the sandbox's user can reach: a home may be closed."""
         with self._claims:
             if str(folder) not in self._mounts:
-                copy = Path(tempfile.mkdtemp(prefix="turngym-tools-"))
-                shutil.copytree(folder, copy, dirs_exist_ok=True)
-                copy.chmod(0o755)
-                self._mounts[str(folder)] = copy
-            return self._mounts[str(folder)]
+                self._mounts[str(folder)] = _copied(folder)
+            return self._mounts[str(folder)].path
+
+
+def _copied(folder: Path) -> OwnedFolder:
+    copy = OwnedFolder("tools")
+    try:
+        shutil.copytree(folder, copy.path, dirs_exist_ok=True)
+        copy.path.chmod(0o755)
+    except OSError as error:
+        copy.remove()
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+        place = str(copy.path.parent)
+        raise SandboxRefused(
+            f"{str(folder)!r} cannot be copied", str(reason)[:200],
+            f"Free some space in {place!r}, or set TMPDIR",
+        ) from None  # fmt: skip
+    return copy

@@ -6,7 +6,7 @@ import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from turngym.environments.workspace.host import SandboxHost
@@ -22,6 +22,11 @@ _MOST_BYTES, _MOST_FILES = 64 << 20, 10_000
 _PLACES = [place for _, place in WRITABLE]
 Files = Mapping[str, bytes | None]
 LARGE = b"\0too large: "
+_CLEAR = """exec 2> /dev/null
+find "$@" -type d ! -perm -700 -exec chmod u+rwx {} ';'
+find "$@" -mindepth "$0" -delete
+find "$@" -mindepth "$0" -print -quit"""
+"""Prints one of what is left of its arguments, which is nothing."""
 _SUM_S = 10
 _SUM = ("/usr/bin/bash", "-c", f'stat -c %s -- "$0"; timeout {_SUM_S} sha256sum < "$0"')
 
@@ -158,16 +163,29 @@ class EndWorld(StartWorld):
         try:
             if keep == "folder":
                 places = [place for place in _PLACES if place != "/workspace"]
-                clear = ["/usr/bin/find", *places, "-mindepth", "1", "-delete"]
-                await sandbox.exec(clear, timeout_s=_PREPARE_S)
+                await _clear(sandbox, places, is_inside=True)
             # What the agent put in the way of the judge's own files is no part of its work.
-            if gone := [*self._private, *(files or {})]:
-                await sandbox.exec(["/usr/bin/rm", "-rf", "--", *gone], timeout_s=_PREPARE_S)
+            await _clear(sandbox, [*self._private, *(files or {})])
             return await StartWorld(sandbox).run(
                 command, files=files, collect=collect, env=env, timeout_s=timeout_s
             )
         finally:
             await sandbox.close()
+
+
+async def _clear(sandbox: GuestSandbox, paths: Sequence[str], *, is_inside: bool = False) -> None:
+    """Remove what is at ``paths``, or inside of them, whatever modes it was given."""
+    if not paths:
+        return
+    parents = [one for path in paths for one in reversed(PurePosixPath(path).parents)]
+    above = dict.fromkeys(map(str, parents))
+    await sandbox.exec(["/usr/bin/chmod", "u+rwx", "--", *above], timeout_s=_PREPARE_S)
+    names = [path if path.startswith("/") else f"./{path}" for path in paths]
+    script = ["/usr/bin/bash", "-c", _CLEAR, str(int(is_inside)), *names]
+    ran = await sandbox.exec(script, timeout_s=_PREPARE_S)
+    if ran.timed_out or ran.stdout:
+        left = ran.stdout.decode("utf-8", "replace").strip() or "too much"
+        raise RuntimeError(f"what the agent left where the judge works cannot be removed: {left}")
 
 
 async def _collected(sandbox: GuestSandbox, paths: Sequence[str]) -> dict[str, bytes]:

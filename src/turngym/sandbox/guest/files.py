@@ -73,8 +73,12 @@ def put_tree(root: bytes, entries: "list[bytes]") -> "list[bytes]":
 
 
 def _make_folder(path: bytes) -> None:
-    if path:
-        os.makedirs(path, exist_ok=True)
+    missing = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path.rstrip(b"/"))
+    for one in reversed(missing):  # os.makedirs calls itself, and ends at a thousand folders
+        os.mkdir(one)
 
 
 def walk(root: bytes, max_entries: int, max_depth: int):  # type: ignore[no-untyped-def]  # an iterator of lists

@@ -182,9 +182,10 @@ class TaskChecks:
         ] * 2
         with ThreadPoolExecutor(len(moves)) as threads:
             played = list(threads.map(lambda one: self._play(*one), moves))
-        played.append(self._play("idle after experts", self._idle()))
-        must_win(played[0:4:2])
-        return must_lose([played[1], played[3], played[4]], "is paid for what another did")
+        # One after the other, so both in the same environment: the one that was free last.
+        played += [self._play("expert again", as_expert), self._play("idle after", self._idle())]
+        must_win(played[::2])
+        return must_lose(played[1::2], "is paid for what another did")
 
     def flakes(self) -> Evidence:
         """Judge alike every time; the rate of flakes has an interval."""

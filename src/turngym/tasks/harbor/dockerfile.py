@@ -25,7 +25,7 @@ _BASES = re.compile(
     r"(debian|ubuntu|python|buildpack-deps)([-:@]|$)"
 )
 HERE = frozenset(
-    ["tmp", "home", "run", "dev", "proc", "usr", "etc", "bin", "lib", "sbin", "var", "opt"]
+    ["tmp", "home", "run", "dev", "proc", "usr", "etc", "bin", "lib", "sbin", "var", "opt", "mnt"]
 )
 """What a sandbox has at its root anyway."""
 _WITHOUT_EFFECT = frozenset(
@@ -39,7 +39,10 @@ _COMMAND = re.compile(r"""(?:>&|[^;&|\n'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""",
 _KEYWORDS = re.compile(r"\s*(?:(?:if|then|else|do|!|\{)\s+)*")
 _APT = re.compile(r"^(?:\w+=\S* )*(?:sudo )?apt(?:-get)? (?:-\S+ )*(\w+)(.*)$")
 _PIP = re.compile(r"^(?:python3? -m |uv )?pip3? install (.*)$")
-_NETWORK = re.compile(r"\b(curl|wget|npm|npx|yarn|git clone|cargo|go install|gem install|uvx?)\b")
+_NETWORK = re.compile(
+    r"""(?:[^'"]|'[^']*'|"[^"]*")*?(?<![\w./-])"""
+    r"(curl|wget|npm|npx|yarn|git clone|cargo|go install|gem install|uvx?)(?![\w./-])"
+)
 _REDIRECTION = re.compile(r" \d?>.*$")
 _REQUIREMENTS = re.compile(r"(?:-r|--requirement)[ =]?(\S+)")
 _PYTHON = re.compile(r"^ln -sf? /usr/bin/python3 /usr/(local/)?bin/python$")
@@ -48,10 +51,10 @@ _NO_MATTER = re.compile(r"^(rm -rf /var/lib/apt/lists|apt(-get)? (clean|update|a
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """Files to write."""
+    """Files to write, folders and links to make."""
 
     files: dict[str, Path]
-    """Absolute path in the sandbox to the file here."""
+    """Absolute path in the sandbox to the one here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +134,6 @@ def _follow(recipe: Recipe, one: Instruction, folder: Path, where: str) -> None:
         recipe.is_python = check_base(_base(recipe, words(one.text, known), where), where)
     elif one.name == "WORKDIR":
         recipe.workdir = _absolute(recipe.workdir, " ".join(words(one.text, known)))
-        if recipe.workdir.lstrip("/") in HERE:
-            raise ConfigError(f"{where}: to work in {recipe.workdir} needs a container engine")
     elif one.name == "ENV":
         recipe.env |= _variables(one.text, known)
     elif one.name == "ARG":
@@ -195,7 +196,8 @@ def _copy(recipe: Recipe, one: Instruction, context: Path, where: str) -> list[C
     if one.name == "ADD" and (packed := [file for file in files.values() if _is_packed(file)]):
         raise ConfigError(f"{where}: to unpack {packed[0].name} needs a container engine; RUN tar")
     for mode in (word.partition("=")[2] for word in options if word.startswith("--chmod")):
-        command = f"chmod {shlex.quote(mode)} {shlex.join([*files, *written])}"
+        real = [path for path, file in files.items() if not file.is_symlink()]
+        command = f"chmod {shlex.quote(mode)} {shlex.join([*real, *written])}"
         steps.append(_step(recipe, command, where, workdir="/"))
     return steps
 
@@ -214,13 +216,11 @@ def _copied(
         if not place.exists():
             raise ConfigError(f"{where}: there is no {source!r} beside the Dockerfile")
         if place.is_dir():
-            inner = [one for one in sorted(place.rglob("*")) if one.is_file()]
-            found |= {
-                posixpath.join(target, one.relative_to(place).as_posix()): one for one in inner
-            }
+            inner = [place, *sorted(place.rglob("*"))]
+            found |= {_absolute(target, one.relative_to(place).as_posix()): one for one in inner}
         else:
             known = is_folder or "*" in source
-            found[posixpath.join(target, place.name) if known else target] = place
+            found[posixpath.join(target, place.name) if known else target] = place.resolve()
     return found
 
 
@@ -275,7 +275,7 @@ def _is_here(recipe: Recipe, command: str, where: str) -> bool:
     if pip := _PIP.match(command):
         recipe.pip |= dict.fromkeys(_required(recipe, pip[1]), where)
         return True
-    if network := _NETWORK.search(command):
+    if network := _NETWORK.match(command):
         raise ConfigError(f"{where}: {network[1]!r} needs a network; there is none here")
     return False
 

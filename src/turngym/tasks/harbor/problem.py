@@ -13,11 +13,12 @@ import base64
 import hashlib
 import io
 import math
+import os
 import re
 import shlex
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -45,6 +46,11 @@ WORKSPACE = "/workspace"
 _ROOT = "/run/harbor"
 """Where the places that a container has at its root really are."""
 _BIN = f"{_ROOT}/bin"
+_WRITABLE = (WORKSPACE, "/home/agent", "/tmp", "/run", "/var/tmp", "/dev/shm")
+_OPEN = frozenset(["home", "var", "opt", "mnt"])
+"""Places of ``HERE`` in which a link may be."""
+_PLAIN = f"{_BIN}/.plain"
+"""Which artifacts cannot be run; all that is written for a judge can be."""
 _LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 _REWARDS = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
 _PYTHON = 'PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}/opt/tools" exec /usr/bin/python3'
@@ -55,11 +61,12 @@ _PROGRAMS = {
     "pytest": f'#!/bin/sh\n{_PYTHON} -m pytest "$@"\n',
 }
 _AT_VERIFICATION = re.compile(
-    r"^[^#\n]*?\b(apt(-get)? (-\S+ )*(install|update)|pip3? install|uvx?\b|npm (i|install)\b|"
+    r"""^(?:[^#\n'"]|'[^'\n]*'|"[^"\n]*")*?"""
+    r"\b(apt(-get)? (-\S+ )*(install|update)|pip3? install|uvx?\b|npm (i|install)\b|"
     r"(curl|wget)\b[^\n]*https?://(?!localhost|127\.))[^\n]*",
     re.MULTILINE,
 )
-"""What a verifier cannot do without a network."""
+"""What a verifier cannot do without a network; what it looks for in quotes does not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +96,13 @@ class HarborProblem(FileProblem):
         reasons += [place for place in places if (self.folder / place).exists()]
         if any((place / "trajectory.json").exists() for place in (self.folder, self.place)):
             reasons.append("trajectory.json (an earlier conversation)")
+        reasons += _misplaced([one for one in (self.recipe, self.verifier_recipe) if one])
         if reasons:
             raise ConfigError(
                 f"task folder {str(self.folder)!r}: cannot be played without a container engine as "
                 f"it asks: {'; '.join(reasons)}"
             )
-        _ = self.recipe, self.machine, self.tests  # what is wrong with them is said now
+        _ = self.machine, self.tests  # what is wrong with them is said now
 
     # What the folder says.
 
@@ -135,7 +143,7 @@ class HarborProblem(FileProblem):
         """Instruction and every file of the folder."""
         digest = hashlib.sha256()
         for path, data in _below(self.folder).items():
-            digest.update(path.encode() + data)
+            digest.update(os.fsencode(path) + data)
         return f"{self.prompt}\n{digest.hexdigest()}"
 
     @cached_property
@@ -146,8 +154,13 @@ class HarborProblem(FileProblem):
         if file.exists() and image is None:
             recipe = read_recipe(file)
         else:
+            if image is None:
+                raise ConfigError(
+                    f"task folder {str(self.folder)!r}: environment/Dockerfile is missing, and "
+                    "task.toml names no environment.docker_image"
+                )
             where = f"{self.folder / 'task.toml'}: environment.docker_image"
-            recipe = Recipe(is_python=check_base(image or "none", where))
+            recipe = Recipe(is_python=check_base(image, where))
         workdir = self.config.environment.workdir
         return replace(recipe, workdir=workdir) if workdir else recipe
 
@@ -177,7 +190,7 @@ class HarborProblem(FileProblem):
             memory_bytes=memory, disk_bytes=disk, cpus=environment.cpus,
             env=_with_programs(env), links=_links(recipes),
             needs_pytest=any("pytest" in recipe.pip for recipe in recipes),
-            private=tuple(self.real(path) for path in ("/tests", "/solution", "/logs/verifier")),
+            private=(_BIN, *map(self.real, ("/tests", "/solution", "/logs/verifier"))),
             command_s=agent_s, seconds=agent_s,
         )  # fmt: skip
 
@@ -205,7 +218,7 @@ class HarborProblem(FileProblem):
     def real(self, path: str) -> str:
         """Return where a path of a container is here."""
         for link, place in sorted(_links([self.recipe]).items(), key=lambda one: -len(one[0])):
-            if path == link or path.startswith(f"{link}/"):
+            if _is_below(path, [link]):
                 return place + path.removeprefix(link)
         return path if path.startswith("/") else f"{WORKSPACE}/{path}"
 
@@ -250,13 +263,17 @@ class HarborProblem(FileProblem):
         return {f"{_BIN}/{name}": _PROGRAMS[name].encode() for name in names}
 
     async def _copy(self, world: FileWorld, step: Copy) -> None:
-        runnable = []
+        commands = []
         for path, source in step.files.items():
-            await world.write(self.real(path), source.read_bytes())
-            if source.stat().st_mode & 0o100:
-                runnable.append(self.real(path))
-        if runnable:
-            await world.run("chmod +x " + shlex.join(runnable))
+            place = shlex.quote(self.real(path))
+            if source.is_symlink():
+                commands.append(f"ln -sfn -- {shlex.quote(str(source.readlink()))} {place}")
+            elif source.is_dir():
+                commands.append(f"mkdir -p {place}")
+            else:
+                await world.write(self.real(path), source.read_bytes())
+                commands += [f"chmod +x {place}"] * bool(source.stat().st_mode & 0o100)
+        _must_work(await world.run("\n".join(["set -e", *commands])), "COPY")
 
     def next_step(self, results: Sequence[JudgeResult]) -> HarborProblem | None:
         """Return the next step, unless this one's reward is too low."""
@@ -287,7 +304,8 @@ class HarborProblem(FileProblem):
         where = self.real(recipe.workdir)
         log = self.real("/logs/verifier/test-stdout.txt")
         ready = " ".join(sorted({*map(self.real, _LOGS), where}))
-        build = self._verifier_build(files)
+        build = f"xargs -0r chmod a-x < {_PLAIN}; " if artifacts else ""
+        build += self._verifier_build(files)
         verifier = self.step.verifier
         settings = {**self.config.verifier.env, **verifier.env}
         own = recipe.env if self.verifier_recipe else self.machine.env
@@ -313,8 +331,9 @@ class HarborProblem(FileProblem):
         commands = []
         for step in self.verifier_recipe.steps if self.verifier_recipe else ():
             if isinstance(step, Copy):
-                copied = [pair for pair in step.files.items() if pair[1].name != "Dockerfile"]
-                files |= {self.real(path): file.read_bytes() for path, file in copied}
+                copied = [(path, file) for path, file in step.files.items() if file.is_file()]
+                names = {path: file for path, file in copied if file.name != "Dockerfile"}
+                files |= {self.real(path): file.read_bytes() for path, file in names.items()}
             else:
                 commands.append(f"({self._line(step)});")
         return " ".join(commands)
@@ -330,10 +349,13 @@ class HarborProblem(FileProblem):
             f"timeout {one.timeout_sec} bash -c {shlex.quote(one.command)}"
             for one in [*hooks, *self.step.verifier.collect]
         ]
-        command = "; ".join([f"cd {self.real(self.recipe.workdir)}", *commands])
+        places = [self.real(path) for path in sources]
+        listed = f"find {shlex.join(places)} -type f ! -perm -100 -print0 > {_PLAIN}"
+        command = "; ".join([f"cd {self.real(self.recipe.workdir)}", *commands, listed])
         ran = await world.run(
-            command, collect=[self.real(path) for path in sources], keep="everything", timeout_s=600
-        )
+            command, files=self._programs(self.recipe), collect=[_PLAIN, *places],
+            keep="everything", timeout_s=600,
+        )  # fmt: skip
         return dict(ran.files)
 
     # The expert.
@@ -352,9 +374,9 @@ class HarborProblem(FileProblem):
             )
         env = resolved(self.config.solution.env, f"{self.folder}: solution.env")
         exports = _exports(env)
-        text = files["solve.sh"].decode()
+        text = files["solve.sh"].decode(errors="replace")
         is_bash = not text.startswith("#!") or re.match(r"#!\s*\S*(bash|env bash|/sh)\b", text)
-        if len(files) == 1 and is_bash:
+        if len(files) == 1 and is_bash and text.encode() == files["solve.sh"]:
             return [exports + re.sub(r"^#!.*\n", "", text)]
         packed = base64.b64encode(_packed(files)).decode()
         return [
@@ -401,6 +423,24 @@ def _links(recipes: Sequence[Recipe]) -> dict[str, str]:
     return found
 
 
+def _misplaced(recipes: Sequence[Recipe]) -> list[str]:
+    """Return by name where the agent would work, and the first file, that a sandbox cannot have."""
+    work, links = recipes[0].workdir, _links(recipes)
+    kept = {f"/{name}" for name in {*HERE, "tests", "solution", "logs"} - _OPEN}
+    found = []
+    if work not in (WORKSPACE, "/root") and (
+        _is_below(work, {*kept, *_WRITABLE}) or work[1:] in _OPEN
+    ):
+        found.append(f"WORKDIR {work}")
+    places = sorted({place for recipe in recipes for place in recipe.places} - {work, "/"})
+    bad = [place for place in places if not _is_below(place, {*links, *_WRITABLE})]
+    return found + [f"{one} (outside of WORKDIR {work} it cannot be written)" for one in bad[:1]]
+
+
+def _is_below(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
 async def _healthy(world: FileWorld, check: Healthcheck | None) -> None:
     """Wait until a health check passes; failures of the start period do not count."""
     if check is None:
@@ -424,9 +464,7 @@ def _reaches(result: JudgeResult, least: float | dict[str, float] | None) -> boo
 
 def _must_work(ran: Ran, where: str) -> None:
     if ran.exit_code != 0:
-        raise RuntimeError(
-            f"{where}: ended with {ran.exit_code}: {(ran.errors or ran.output).strip()[-200:]}"
-        )
+        raise RuntimeError(f"{where}: {ran.failure}")
 
 
 def _with_programs(variables: Mapping[str, str]) -> dict[str, str]:

@@ -22,6 +22,10 @@ from turngym.environments.search.world import World, WorldSpec
 from turngym.errors import ConfigError, MissingExtraError
 
 WORLD = World(WorldSpec(seed=6, articles=150, paraphrase=True, notes=0.2))
+ABROAD = [
+    Document(id="ss", title="Straße", text="Die Straße führt nach Köln."),
+    Document(id="end", title="Οδός", text="Η οδός είναι μακριά."),
+]
 EXTRAS = [
     pytest.param("sqlite"),
     pytest.param("tantivy", marks=pytest.mark.extra("tantivy")),
@@ -46,7 +50,7 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("engines")
     lines = [
         json.dumps({"id": d.id, "title": d.title, "text": d.text, "meta": dict(d.meta)})
-        for d in WORLD.documents
+        for d in [*WORLD.documents, *ABROAD]
     ]
     (place / "c.jsonl").write_text("\n".join(lines))
     found = ["sqlite", f"dense:{__name__}:letters"]
@@ -75,6 +79,12 @@ def test_an_article_is_found_by_its_title(backend: SearchBackend):
         for entity in WORLD.entities[:40]
     ]
     assert sum(found) >= 36
+
+
+@pytest.mark.parametrize(("query", "id"), [("Straße", "ss"), ("KÖLN", "ss"), ("οδός", "end")])
+def test_a_word_is_found_as_it_is_written(backend, query, id):
+    if backend.name != "dense":  # the encoder of these tests knows a to z
+        assert backend.search(query, 3)[0].id == id
 
 
 def test_results_are_whole_ordered_and_without_doubles(backend):
@@ -142,7 +152,7 @@ def test_ranks_are_joined_by_their_reciprocals():
 
 def test_vectors_that_do_not_fit_are_refused(folder, tmp_path):
     np.save(tmp_path / "v.npy", np.zeros((3, 4), np.float32))
-    with pytest.raises(ConfigError, match=r"shape \(3, 4\) does not fit 150 documents"):
+    with pytest.raises(ConfigError, match=r"shape \(3, 4\) does not fit 152 documents"):
         DenseBackend(folder / "documents.sqlite", tmp_path / "v.npy", letters)
 
 

@@ -3,7 +3,13 @@ import subprocess
 
 import pytest
 
-from turngym.environments.swe.patches import MAX_FILE_BYTES, apply_diff, collect_patch, diff_text
+from turngym.environments.swe.patches import (
+    MAX_FILE_BYTES,
+    apply_diff,
+    collect_patch,
+    diff_text,
+    named_files,
+)
 from turngym.environments.swe.project import Layout
 from turngym.errors import ConfigError
 
@@ -22,6 +28,42 @@ CHANGED = {
 
 def test_a_diff_can_be_applied_again():
     assert apply_diff(diff_text(CHANGED, BASE), BASE) == CHANGED
+
+
+OF_GIT = """diff --git a/src/__init__.py b/src/__init__.py
+new file mode 100644
+index 0000000..e69de29
+diff --git a/empty.py b/empty.py
+deleted file mode 100644
+diff --git a/old.py b/src/new.py
+similarity index 100%
+rename from old.py
+rename to src/new.py
+diff --git a/src/shop/b.py b/copy.py
+copy from src/shop/b.py
+copy to copy.py
+--- a/src/shop/b.py
++++ b/copy.py
+@@ -1,3 +1,3 @@
+--- of sql
++x\x0cy\u2028z
+ x = 1
+-\x1c
+"""
+
+
+def test_empty_and_moved_files_and_odd_characters_of_a_git_diff_are_applied():
+    base = {"empty.py": b"", "old.py": b"a\x0c\n", "src/shop/b.py": b"-- of sql\nx = 1\n\x1c\n"}
+    assert set(named_files(OF_GIT)) == {"old.py", "src/shop/b.py"}
+    changed = apply_diff(OF_GIT, base)
+    assert changed == {
+        "src/__init__.py": b"",
+        "empty.py": None,
+        "old.py": None,
+        "src/new.py": b"a\x0c\n",
+        "copy.py": "x\x0cy\u2028z\nx = 1\n".encode(),
+    }
+    assert apply_diff(diff_text(changed, base), base) == changed
 
 
 @pytest.mark.skipif(shutil.which("patch") is None, reason="needs the program patch")
@@ -47,6 +89,8 @@ def test_other_programs_read_the_diff(tmp_path):
         ("--- a/src/shop/b.py\n+++ b/src/shop/b.py\n@@ -1 +1 @@\n-y\n+z\n", "does not apply"),
         ("--- a/src/shop/b.py\n+++ b/src/shop/b.py\n@@ -9 +9 @@\n-y\n+z\n", "no such lines"),
         ("--- a/src/shop/b.py\n+++ b/src/shop/b.py\n@@ what @@\n-y\n", "malformed"),
+        ("rename from ../a\nrename to b\n", "outside"),
+        ("rename from a\nrename to b\n", "not in the project"),
         ("--- /dev/null\n+++ b/../out.py\n@@ -0,0 +1 @@\n+x\n", "outside"),
     ],
 )
@@ -84,6 +128,13 @@ def test_tests_configuration_binaries_and_giants_are_left_out_by_name():
         assert path in told
     assert "a binary file" in told
     assert "larger than" in told
+
+
+def test_a_folder_that_is_gone_or_replaced_takes_its_files_along():
+    changed = {"src/shop": None, "src/shop/a.py": b"kept\n", "tests": b"a file\n"}
+    patch = collect_patch(changed, BASE, LAYOUT)
+    assert patch.files == {"src/shop/a.py": b"kept\n", "src/shop/b.py": None}
+    assert "tests/test_a.py" in str(patch.left_out)
 
 
 def test_text_that_is_no_utf8_travels_as_it_is():

@@ -132,6 +132,11 @@ def test_a_stage_finds_its_element(stage, move):
     assert stage(ExpertView("", PAGE)) == move
 
 
+def test_a_step_in_words_whose_element_is_not_there_names_it():
+    with pytest.raises(LookupError, match=r"nothing called 'Nope' is there; put \('wait',\)"):
+        as_stage(("click", "Nope"))(ExpertView("", PAGE))
+
+
 def rename(data, rng):
     title = rng.choice(["Ivy", "Reed", "Oak", "Elm", "Yew", "Fir", "Ash", "Box"])
     goal = f"Call the {rng.randint(1, 99)} books of the shelf {data.all('books')[0]['title']}."

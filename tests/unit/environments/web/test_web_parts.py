@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,9 @@ from turngym.environments.web.expert_view import ExpertView, fill
 from turngym.environments.web.miniwob.env import MiniWobEnv
 from turngym.environments.web.miniwob.experts import EXPERTS
 from turngym.environments.web.observation import Element, PageView, address_text, page_text
+from turngym.environments.web.pages import folder_of
 from turngym.errors import ConfigError, MissingExtraError
+from turngym.tasks.problem import PageProblem, PageWorld
 
 
 def view(*lines: str, **more) -> PageView:
@@ -264,3 +267,24 @@ def test_the_expert_of_a_flight_types_a_city_again_that_the_page_missed() -> Non
     expert = EXPERTS["flight.Alaska-auto"]
     assert expert(ExpertView(goal, view, (typed, *waits[:4])))[0] == "wait"
     assert expert(ExpertView(goal, view, (typed, *waits))) == fill(field, "Boston")
+
+
+@pytest.mark.parametrize("start", ["a.html", "a.html?q=1", "a.html#two", "a.html?q=1#two"])
+def test_a_first_page_may_have_a_query_and_a_fragment(start: str, tmp_path: Path) -> None:
+    (tmp_path / "a.html").touch()
+
+    class Here(PageProblem):
+        pages = str(tmp_path)
+
+        async def judge(self, world: PageWorld) -> bool:
+            return False
+
+        def expert(self) -> list[str]:
+            return []
+
+    problem = Here()
+    problem.start = start
+    assert folder_of(problem) == tmp_path
+    problem.start = f"no-{start}"
+    with pytest.raises(ConfigError, match="there is no such page"):
+        folder_of(problem)

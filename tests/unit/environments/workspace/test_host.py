@@ -1,10 +1,13 @@
 """What a host makes once for all that ask."""
 
 import asyncio
+import shutil
+import tempfile
 
 import pytest
 
 from turngym.environments.workspace.host import SandboxHost
+from turngym.errors import SandboxRefused
 
 
 @pytest.fixture
@@ -51,3 +54,34 @@ async def test_what_cannot_be_made_is_tried_again_by_the_next(host):
     with pytest.raises(OSError, match="full"):
         await host.shared("a", fail)
     assert await host.shared("a", make) == 1
+
+
+async def test_a_copy_of_packages_goes_with_its_owner(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    for name in ("temporary", "packages"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "packages/one.py").write_text("1")
+    host = SandboxHost.lease("bubblewrap")
+    copy = host._mountable(tmp_path / "packages")
+    assert copy.name.startswith("turngym-owned-")  # what the next process removes after a kill
+    assert (copy / "one.py").read_text() == "1"
+    await host.release()
+    assert not copy.exists()
+
+
+async def test_a_copy_for_which_there_is_no_room_is_refused_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    full = [("one.py", "copy/one.py", "[Errno 28] No space left on device")]
+
+    def copytree(*_, **__):
+        raise shutil.Error(full * 1_000)
+
+    monkeypatch.setattr(shutil, "copytree", copytree)
+    host = SandboxHost.lease("bubblewrap")
+    with pytest.raises(
+        SandboxRefused, match=r"cannot be copied .*No space.* or set TMPDIR"
+    ) as error:
+        host._mountable(tmp_path)
+    assert len(str(error.value)) < 500
+    assert not list(tmp_path.iterdir())
+    await host.release()

@@ -15,7 +15,8 @@ FILES = {
     "a": b"1",
     "sly": base._ODD[:3] + base._ODD[3:],
     "gone": None,
-    "fifo": OSError,
+    "fifo": errno.EINVAL,
+    "closed": errno.EACCES,
     "big": "big",
 }
 
@@ -30,7 +31,7 @@ class FakeSandbox:
             return bytes(bytearray(held))
         if held == "big":
             raise SandboxFileTooLarge("more than that")
-        raise SandboxFileError(errno.ENOENT if held is None else errno.EINVAL, "not read")
+        raise SandboxFileError(held or errno.ENOENT, "not read")
 
     async def exec(self, command: list[str], **options: Any) -> Any:
         assert command[-1] == "big"
@@ -43,7 +44,8 @@ async def test_all_that_was_written_is_read_whatever_it_holds(
     monkeypatch.setattr(TerminalEnv, "sandbox", FakeSandbox())
     monkeypatch.setattr(base, "_AT_A_TIME", 2)
     found = await TerminalEnv(kind="sum_column").changed_files()
-    assert found == {"a": b"1", "sly": base._ODD, "gone": None, "big": b"\0too large: 9\nabc  -\n"}
+    large = b"\0too large: 9\nabc  -\n"
+    assert found == {"a": b"1", "sly": base._ODD, "gone": None, "fifo": None, "big": large}
 
 
 async def test_a_turn_that_cannot_write_reads_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,3 +94,12 @@ def test_ctrl_c_ends_what_is_played_and_begins_nothing_more():
             interrupted()
         assert "the call was cancelled" in played[0].result().fault
         assert all(one.cancelled() for one in played[1:])
+
+
+def test_what_is_played_one_after_the_other_is_played_in_one_environment():
+    with closing(EnvSubject(lambda: SimpleNamespace(close=lambda: None), "any")) as subject:
+        with subject._env() as one, subject._env() as other:
+            assert one is not other
+        for _ in range(3):
+            with subject._env() as last:
+                assert last is one
