@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turngym.errors import SandboxClosed, SandboxUnavailable
+from turngym.errors import SandboxClosed, SandboxDied, SandboxUnavailable
 from turngym.sandbox import Limits, Quota, SandboxPool, SandboxSpec
 from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
 from turngym.sandbox.backends.unsafe_local import RISK, UnsafeLocalBackend
@@ -115,3 +115,19 @@ async def test_a_closed_pool_says_so_and_what_never_fits_is_refused(make: Make) 
     big = replace(SPEC, limits=Limits(memory_bytes=1 << 30))
     with pytest.raises(ValueError, match="more than the quota"):
         SandboxPool(make(max_memory_bytes=1 << 20), big)
+
+
+@pytest.mark.extra("bwrap")
+async def test_a_sandbox_that_its_launcher_no_longer_knows_has_died() -> None:
+    backend = BubblewrapBackend()
+    try:
+        sandbox = await backend.start(SPEC)
+        started = sandbox.running()
+        await started.launcher.call("kill", id=started.id)
+        with pytest.raises(SandboxDied):
+            await sandbox._disk_use()
+        with pytest.raises(SandboxDied):
+            await sandbox.stats()
+        await sandbox.close()
+    finally:
+        await backend.close()

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from turngym.errors import (
     SandboxClosed,
@@ -368,14 +369,24 @@ class BubblewrapSandbox(GuestSandbox):
         return cgroups.oom_kills(self._started.oom_file if self._started else "")
 
     async def _freeze(self, frozen: bool) -> None:
-        started = self.running()
-        if not (await started.launcher.call("freeze", id=started.id, frozen=frozen))["done"]:
+        if not (await self._ask("freeze", frozen=frozen))["done"]:
             await super()._freeze(frozen)
 
     async def _disk_use(self) -> tuple[int | None, int | None]:
-        started = self.running()
-        answer = await started.launcher.call("usage", id=started.id)
+        answer = await self._ask("usage")
         return int(answer["bytes"]), int(answer["inodes"])
+
+    async def _ask(self, do: str, **fields: Any) -> Answer:  # JSON
+        """Ask the launcher to ``do`` something with this sandbox.
+
+        Raises:
+            SandboxDied: It cannot: all that it knew of the sandbox went when that died.
+        """
+        started = self.running()
+        try:
+            return await started.launcher.call(do, id=started.id, **fields)
+        except LauncherError as error:
+            raise SandboxDied(f"sandbox {self.id} died: {error}") from None
 
     async def diff(self) -> list[Change]:
         """See `Sandbox.diff`. Read from what the overlay keeps, not by comparing trees.
@@ -385,14 +396,8 @@ class BubblewrapSandbox(GuestSandbox):
         """
         async with self._lock.exclusive():
             await self._settled()
-            started = self.running()
-            try:
-                async with self._frozen():  # or a tree would be read that never was as a whole
-                    answer = await started.launcher.call(
-                        "diff", id=started.id, layers=self._own_layers, limit=MAX_CHANGES
-                    )
-            except LauncherError as error:
-                raise SandboxDied(f"sandbox {self.id} died: {error}") from None
+            async with self._frozen():  # or a tree would be read that never was as a whole
+                answer = await self._ask("diff", layers=self._own_layers, limit=MAX_CHANGES)
         if answer["changes"] is None:
             raise SandboxFileTooLarge(f"diff: more than {MAX_CHANGES} changes")
         return [Change(path=path, kind=kind) for path, kind in answer["changes"]]
