@@ -41,8 +41,9 @@ class EndpointConfig(StrictModel):
     retry_wait_s: float = Field(default=0.5, gt=0)
     """Wait before the second try; doubles up to 30 s, and is shortened at random by up to half."""
     requests_per_minute: float | None = Field(default=None, gt=0)
+    """Most requests in a minute; None for no limit."""
     tokens_per_minute: float | None = Field(default=None, gt=0)
-    """Prompt and completion together."""
+    """Most tokens in a minute, of prompt and completion together; None for no limit."""
     max_requests: int = Field(default=64, ge=1)
     """Requests under way at once."""
     input_usd_per_mtok: float = Field(default=0.0, ge=0)

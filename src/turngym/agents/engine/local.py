@@ -379,7 +379,9 @@ def _truncate(logprobs: Tensor, top_ps: Tensor) -> Tensor:
     """Renormalise over the likeliest tokens that reach ``top_p`` together."""
     ordered, order = logprobs.sort(-1, descending=True)
     before = ordered.exp().cumsum(-1) - ordered.exp()
-    ordered = ordered.masked_fill(before >= top_ps[:, None], float("-inf"))
+    cut = before >= top_ps[:, None]
+    cut[:, 0] = False  # the likeliest is left where float32 rounds top_p to 0
+    ordered = ordered.masked_fill(cut, float("-inf"))
     kept = torch.empty_like(ordered).scatter_(-1, order, ordered)
     return kept.log_softmax(-1)
 
