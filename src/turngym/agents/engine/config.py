@@ -48,7 +48,8 @@ class TinyModelConfig(StrictModel):
             )
         if self.tokenizer and self.image_size:
             raise ValueError(
-                "tokenizer of another model: wanted image_size=0, whose has no pictures"
+                f"image_size={self.image_size}: the tokenizer of another model has no token for "
+                "pictures; wanted image_size=0, or no tokenizer"
             )
         if self.image_size % self.patch_size:
             raise ValueError(

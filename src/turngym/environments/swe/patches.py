@@ -134,10 +134,13 @@ class _GitHead:
         """Return what the next ``line`` makes of ``base``.
 
         Raises:
-            ConfigError: It moves a file that is not there, or leads out of the project.
+            ConfigError: It moves a file that is not there, or not named, or leads out of all.
         """
         found = _GIT_LINE.match(line)
         what, path = (found[1], _inside(found[2])) if found else ("", "")
+        needed = self._source if what.endswith(" to ") else self._path
+        if what.endswith((" to ", "file mode ")) and not needed:
+            raise ConfigError(f"patch: {line.strip()!r} without the line of git that comes before")
         if what == "diff --git a/":  # the same name twice, where it matters
             self._path = path[: (len(path) - 3) // 2]
         elif what.endswith("file mode "):

@@ -168,13 +168,7 @@ class _LocalTeacher:
         from turngym.trainers.update.forward import check_packing
 
         images = vision_of(context.model) is not None
-        model, tokenizer = load_model_dir(path, images=images)
-        if tokenizer.get_vocab() != context.renderer.tokenizer.get_vocab():
-            raise ConfigError(
-                f"algo.teacher.model {path!r}: has another tokenizer than the policy, and would "
-                "read other texts; wanted a model of the same family, or the run that the policy "
-                "comes from"
-            )
+        model, _ = load_model_dir(path, images=images)
         place_like(model.requires_grad_(False), context.model)
         check_packing(model)
         if (seen := vision_of(context.model)) and (sees := vision_of(model)):

@@ -93,6 +93,8 @@ def check_devices(config: TrainConfig, out: Path) -> None:
             check_model_path(path, context=config.model.context)
             if not path.startswith(PREFIX):  # whether it is there and can chat, before it plays
                 Renderer(load_tokenizer(path, config.model), tool_calls=config.agent.tool_calls)
+    elif config.model.tokenizer:
+        load_tokenizer(config.model.tokenizer)
     is_rank = "WORLD_SIZE" in os.environ
     last = None if is_rank else config.learner.ranks - 1
     device_of(config.learner.device, setting="learner.device", number=last)
@@ -153,6 +155,7 @@ async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None 
         folder.check_metrics(state.metrics_bytes, state.metrics_sha256, newest)
         episodes = await _expert_episodes(config, folder, runner)
         tokenizer, model = _build_policy(config, episodes, runner, newest)
+        _check_teacher(config, tokenizer)
         _share_pictures(runner, tokenizer)
         engine = build_engine(
             config.placed_engine,
@@ -189,6 +192,23 @@ async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None 
             run.start_imitation(episodes)
         opened.pop_all()
     return run
+
+
+def _check_teacher(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make sure that a teacher which is a folder reads the tokens of the policy.
+
+    Raises:
+        ConfigError: It has another tokenizer.
+    """
+    teacher = config.algo.teacher
+    if teacher is None or teacher.server is not None:
+        return
+    if load_tokenizer(teacher.model).get_vocab() != tokenizer.get_vocab():
+        raise ConfigError(
+            f"algo.teacher {teacher.model!r}: has another tokenizer than the policy, and would "
+            "read other texts; wanted a model of the same family, or a tiny one with "
+            f"model.tokenizer={teacher.model}"
+        )
 
 
 def _share_pictures(runner: EpisodeRunner, tokenizer: PreTrainedTokenizerBase) -> None:

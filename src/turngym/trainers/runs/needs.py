@@ -94,16 +94,18 @@ def _check_teacher(config: TrainConfig, teacher: TeacherConfig) -> None:
             f"algo {config.algo.name!r}: wanted a teacher, and one: algo.teacher=FOLDER of a model "
             "with the policy's tokenizer, or algo.teacher.server, a server that has one"
         )
-    if teacher.server is None:
-        try:
-            check_model_path(teacher.model, context=config.model.context)
-        except ConfigError as error:
-            raise ConfigError(f"algo.teacher: {error}") from error
-    elif config.model.images:
+    if teacher.server is not None and config.model.images:
         raise ConfigError(
             "algo.teacher.server is shown no pictures: with a model that sees wanted algo.teacher, "
             "a folder"
         )
+    try:
+        if teacher.server is None:
+            check_model_path(teacher.model, context=config.model.context)
+        else:
+            _ = teacher.server.key  # and address
+    except ConfigError as error:
+        raise ConfigError(f"algo.teacher: {error}") from error
 
 
 def _check_sight(config: TrainConfig) -> None:

@@ -91,6 +91,8 @@ def test_other_programs_read_the_diff(tmp_path):
         ("--- a/src/shop/b.py\n+++ b/src/shop/b.py\n@@ what @@\n-y\n", "malformed"),
         ("rename from ../a\nrename to b\n", "outside"),
         ("rename from a\nrename to b\n", "not in the project"),
+        ("rename to b\n", "'rename to b' without the line"),
+        ("new file mode 100644\n", "'new file mode 100644' without the line"),
         ("--- /dev/null\n+++ b/../out.py\n@@ -0,0 +1 @@\n+x\n", "outside"),
     ],
 )

@@ -21,9 +21,8 @@ from helpers.fake_server import Asked, FakeServer, fake_server, refuse, send_jso
 from helpers.trajectories import episode, group, turn
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.models import build_tiny_model, save_model_dir
-from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.cli.main import main
-from turngym.errors import ConfigError, TrainingError
+from turngym.errors import TrainingError
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.credit.teacher import to_go
@@ -188,11 +187,16 @@ async def test_a_server_that_gives_none_is_named_in_one_line(reply: Any, said: s
     assert "\n" not in str(caught.value)
 
 
-def test_a_teacher_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    other = train_tokenizer(("entirely other words",) * 9, 275)
-    save_model_dir(build_tiny_model(SHAPE, other, seed=1), other, tmp_path)
-    with pytest.raises(ConfigError, match="has another tokenizer than the policy"):
-        build_credit(taught(tmp_path), context())
+def test_a_teacher_with_another_tokenizer_is_refused_before_the_warm_start(
+    teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY_RUN)
+    command = ["train", str(tmp_path / "tiny.toml"), "algo=opd", f"algo.teacher={teacher}"]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "has another tokenizer than the policy, and would read other texts" in said
+    assert f"model.tokenizer={teacher}" in said
+    assert "warm start:" not in said
 
 
 async def test_a_teacher_that_reads_less_is_named_when_an_episode_is_longer(tmp_path: Path) -> None:
@@ -216,6 +220,11 @@ async def test_what_the_method_learned_is_its_state(teacher: Path) -> None:
     ("settings", "said"),
     [
         ([], "wanted a teacher, and one: algo.teacher=FOLDER"),
+        (["algo.teacher.server.model=x", "algo.teacher.server.base_url=h:9"], "wanted http:// bef"),
+        (
+            ["algo.teacher=some/where", "model.tokenizer=nowhere/at/all"],
+            "model 'nowhere/at/all' cannot be loaded",
+        ),
         (["algo.teacher=nowhere/at/all"], "algo.teacher: model 'nowhere/at/all' cannot be loaded"),
         (
             ["algo.teacher=a/b", "algo.teacher.server.model=x"],
