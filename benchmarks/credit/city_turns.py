@@ -20,8 +20,8 @@ from pathlib import Path
 from turngym.agents.policy import Policy
 from turngym.agents.scripted import ExpertPolicy
 from turngym.config import load_config
-from turngym.trainers.runs.build_run import load_policy
 from turngym.trainers.runs.episode_runner import EpisodeRunner
+from turngym.trainers.runs.policies import load_policy
 from turngym.trainers.settings.train import TrainConfig
 from turngym.types import Trajectory
 

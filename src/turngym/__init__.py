@@ -30,7 +30,7 @@ if _TYPE_CHECKING:
     from turngym.environments.core.env import AsyncTurnEnv, Outcome, TurnEnv, fork
     from turngym.environments.gym.hosts import make_async
     from turngym.environments.gym.vector import make_vec
-    from turngym.environments.text.base import TextGame
+    from turngym.environments.text.base import MatchGame, TextGame
     from turngym.environments.text.from_gymnasium import from_gymnasium
     from turngym.rollouts.evaluation.statistics import Evaluation, summarize
     from turngym.rollouts.gateway.program import ProgramEnv
@@ -50,7 +50,7 @@ _LAZY = {
     "turngym.environments.core.env": "AsyncTurnEnv Outcome TurnEnv fork",
     "turngym.environments.gym.hosts": "make_async",
     "turngym.environments.gym.vector": "make_vec",
-    "turngym.environments.text.base": "TextGame",
+    "turngym.environments.text.base": "MatchGame TextGame",
     "turngym.environments.text.from_gymnasium": "from_gymnasium",
     "turngym.rollouts.evaluation.statistics": "Evaluation summarize",
     "turngym.rollouts.gateway.program": "ProgramEnv",
@@ -63,11 +63,11 @@ _LAZY = {
 
 __all__ = [
     "Action", "AnswerProblem", "AsyncTurnEnv", "Cheat", "CheckReport", "Commands", "Evaluation",
-    "FileProblem", "GeneratedSet", "JsonTools", "JudgeResult", "ListedSet", "Message", "Outcome",
-    "PageProblem", "Policy", "ProgramEnv", "Speaker", "StopReason", "Task", "TaskSet", "TextGame",
-    "Trajectory", "TrajectoryGroup", "Turn", "TurnEnv", "__version__", "check_env", "check_fork",
-    "check_tasks", "compare", "evaluate", "fork", "from_gymnasium", "make", "make_async",
-    "make_vec", "register", "rollout", "speaker", "summarize", "train",
+    "FileProblem", "GeneratedSet", "JsonTools", "JudgeResult", "ListedSet", "MatchGame", "Message",
+    "Outcome", "PageProblem", "Policy", "ProgramEnv", "Speaker", "StopReason", "Task", "TaskSet",
+    "TextGame", "Trajectory", "TrajectoryGroup", "Turn", "TurnEnv", "__version__", "check_env",
+    "check_fork", "check_tasks", "compare", "evaluate", "fork", "from_gymnasium", "make",
+    "make_async", "make_vec", "register", "rollout", "speaker", "summarize", "train",
 ]  # fmt: skip
 
 

@@ -231,6 +231,11 @@ class TokenSpan:
             )
 
 
+def given(spans: tuple[TokenSpan, ...]) -> tuple[TokenSpan, ...]:
+    """Return spans as if none of their tokens was sampled, so that none is trained."""
+    return tuple(replace(s, sampled=False, logprobs=(), policy_version=None) for s in spans)
+
+
 def _are_logprobs(logprobs: tuple[float, ...]) -> bool:
     """Return whether all of ``logprobs`` are finite and at most 0, up to rounding."""
     if max(logprobs) <= 1e-4 and math.isfinite(sum(logprobs)):  # the fast way, nearly always
@@ -252,6 +257,10 @@ class Turn:
     """Reward of ``env.step`` for this action."""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     """Named parts of the reward; when given they sum to ``reward``."""
+    player: str | None = None
+    """Who acted, in a game of several; None where there is one."""
+    other_rewards: Mapping[str, float] = field(default_factory=dict)
+    """What this action paid to other players, by name."""
     invalid_action: str | None = None
     """Why the action could not be carried out, or None when it could."""
     state_key: str | None = None
@@ -276,8 +285,9 @@ class Turn:
         for name in ("invalid_action", "state_key"):  # what cannot be read back is not written
             if not isinstance(found := getattr(self, name), str | None):
                 raise TypeError(f"Turn.{name} must be a str, got {found!r}")
-        if not math.isfinite(self.reward):
-            raise ValueError(f"Turn.reward must be finite, got {self.reward}")
+        for reward in (self.reward, *self.other_rewards.values()):
+            if not math.isfinite(reward):
+                raise ValueError(f"Turn.reward must be finite, got {reward}")
         if self.reward_parts and not math.isclose(
             sum(self.reward_parts.values()), self.reward, rel_tol=1e-6, abs_tol=1e-6
         ):
@@ -291,10 +301,15 @@ class Turn:
         """Number of tokens the policy drew in this turn."""
         return sum(len(span.token_ids) for span in self.spans if span.sampled)
 
+    def reward_of(self, player: str | None) -> float:
+        """Return what this action paid ``player``; None is the one who acts."""
+        if player is None or player == self.player:
+            return self.reward
+        return self.other_rewards.get(player, 0.0)
+
     def as_context(self) -> Turn:
         """Return the turn as it was, but with tokens that were given, so that none is trained."""
-        spans = (replace(s, sampled=False, logprobs=(), policy_version=None) for s in self.spans)
-        return replace(self, spans=tuple(spans))
+        return replace(self, spans=given(self.spans))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,6 +328,12 @@ class Trajectory:
     """What the environment answered to the last action; the agent never saw it."""
     score: float | None = None
     """Success in [0, 1] as the task judges it; None means not scored, which is not 0."""
+    player: str | None = None
+    """Whose episode this is, in a game of several: score, return and what is trained are this
+    player's. None where there is one player, or where the policy was all of them; score and return
+    are then those of who acted first."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Score of each player, in a game of several that came to its end."""
     ground_truth: str | None = None
     """The true answer, where the task has one. For training; the agent never saw it."""
     answer: str | None = None
@@ -334,13 +355,20 @@ class Trajectory:
             )
         if self.stop_reason.is_error and self.score is not None:
             raise ValueError("a trajectory that ended by an error has no score")
-        if self.score is not None and not 0.0 <= self.score <= 1.0:
-            raise ValueError(f"Trajectory.score must lie in [0, 1], got {self.score}")
+        for score in (self.score, *self.scores.values()):
+            if score is not None and not 0.0 <= score <= 1.0:
+                raise ValueError(f"Trajectory.score must lie in [0, 1], got {score}")
+
+    @property
+    def own_turns(self) -> tuple[Turn, ...]:
+        """The turns of ``player``; all of them where it is None."""
+        return tuple(turn for turn in self.turns if self.player in (None, turn.player))
 
     @property
     def episode_return(self) -> float:
-        """Undiscounted sum of the turn rewards."""
-        return sum((turn.reward for turn in self.turns), 0.0)
+        """Undiscounted sum of the turn rewards, in a game of several of one player's."""
+        whose = self.player or (self.turns[0].player if self.turns else None)
+        return sum((turn.reward_of(whose) for turn in self.turns), 0.0)
 
     @property
     def is_success(self) -> bool:

@@ -32,7 +32,10 @@ def test_the_expert_solves_every_difficulty_of_the_plain_id_within_its_turns(
                     env.get_wrapper_attr("expert_action")()
                 )
                 over = terminated or truncated
-            assert info["score"] == 1.0, f"seed {seed}: {info['stop_reason']}"
+            if "players" in info:  # the expert was all of them, and somebody may have lost
+                assert info["stop_reason"] == "terminated"
+            else:
+                assert info["score"] == 1.0, f"seed {seed}: {info['stop_reason']}"
     finally:
         env.close()
 

@@ -34,8 +34,8 @@ from turngym.trainers.credit.critics import off_policy
 from turngym.trainers.credit.critics.off_policy import sample_actions
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
-from turngym.trainers.runs.build_run import load_policy
 from turngym.trainers.runs.checkpoints import find_model, latest_checkpoint
+from turngym.trainers.runs.policies import load_policy
 from turngym.trainers.runs.progress import TrainResult
 from turngym.trainers.runs.run_folder import read_settings
 from turngym.trainers.settings.train import TrainConfig

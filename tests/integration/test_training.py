@@ -29,7 +29,7 @@ from turngym.errors import MissingExtraError, TrainingError, UnknownNameError
 from turngym.records import read_trajectories
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
-from turngym.trainers.runs.build_run import load_policy
+from turngym.trainers.runs.policies import load_policy
 from turngym.trainers.settings.train import TrainConfig
 
 CHANCE = 1 / 9

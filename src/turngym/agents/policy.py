@@ -21,6 +21,10 @@ class EpisodeContext:
     """Rules and action format, for a system prompt."""
     rules: str | None = None
     """The same without the action format, for models that are shown tools; None where unknown."""
+    player: str | None = None
+    """Who the session is, in a game of several."""
+    players: tuple[str, ...] = ()
+    """All who play, in a game of several."""
     expert: Callable[[], str] | None = None
     """The environment's expert; only scripted experts and warm starts may ask it."""
 

@@ -19,6 +19,7 @@ from turngym.config import load_config, read_toml
 from turngym.errors import CheckpointError, ConfigError, require_known, unknown_name
 from turngym.plugins import import_attribute, importing_extra
 from turngym.provenance import digest_of, source_digest
+from turngym.rollouts.players import Versus
 
 FORMS = (
     "expert | random | noop | human | openai:MODEL | anthropic:MODEL | completions:MODEL | "
@@ -124,8 +125,8 @@ def _words(spec: str, text: str) -> list[str]:
 def _trained(spec: str, rest: str) -> Policy:
     """Return the agent of ``run:FOLDER key=value ...``."""
     need_train_extra(f"agent {spec!r}")
-    from turngym.trainers.runs.build_run import load_policy
     from turngym.trainers.runs.checkpoints import find_model
+    from turngym.trainers.runs.policies import load_policy
 
     path, settings = _run_words(spec, rest)
     try:
@@ -143,6 +144,22 @@ def _run_words(spec: str, rest: str) -> tuple[Path, list[str]]:
         return whole, []
     folder, *settings = _words(spec, rest)
     return Path(folder).expanduser(), settings
+
+
+SELF, CHANCE = "self", "random"
+
+
+def against(policy: Policy, opponent: object) -> Policy:
+    """Return ``policy`` as one player, where several play, and ``opponent`` as the others.
+
+    Args:
+        policy: Who is measured.
+        opponent: As for ``as_policy``; ``"self"`` for the policy itself as every player.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    return policy if opponent == SELF else Versus(policy, as_policy(opponent))
 
 
 def as_policy(agent: object) -> Policy:

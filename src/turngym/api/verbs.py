@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from turngym import registry
-from turngym.api.agents import as_policy, need_train_extra
+from turngym.api.agents import CHANCE, against, as_policy, need_train_extra
 from turngym.config import load_config
 from turngym.coroutines import apart, stoppable
 from turngym.environments.gym.registration import done_with, make
@@ -41,6 +41,7 @@ def rollout(
     seed: int = 0,
     concurrency: int = 16,
     timeout_s: float | None = None,
+    opponent: object = CHANCE,
     **options: Any,
 ) -> list[Trajectory]:
     """Play tasks 0 to ``episodes - 1`` of an environment and return the trajectories.
@@ -55,6 +56,8 @@ def rollout(
         seed: Root of all randomness.
         concurrency: Episodes at a time; no result depends on it.
         timeout_s: Seconds after which an episode is truncated.
+        opponent: Who the others are, where several play: as ``agent``, or ``"self"`` for the agent
+            as every player. Which player the agent is depends on the task.
         **options: Arguments of the environment.
 
     Returns:
@@ -69,7 +72,7 @@ def rollout(
     make_env = partial(make, env, **options)
     playing = evaluation.evaluate(
         make_env,
-        as_policy(agent),
+        against(as_policy(agent), opponent),
         first_tasks(make_env, split, episodes),
         env_id=registry.find(env).short_name,
         seed=seed,

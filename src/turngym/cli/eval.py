@@ -16,7 +16,7 @@ import typer
 
 from turngym import registry
 from turngym.agents.policy import Policy
-from turngym.api.agents import FORMS, HUMAN, agent_digest, make_policy
+from turngym.api.agents import CHANCE, FORMS, HUMAN, against, agent_digest, make_policy
 from turngym.api.verbs import first_tasks
 from turngym.cli.arguments import EnvOptions, Json, complete_env, env_options, split_of
 from turngym.cli.output import evaluation_table, first_cause, print_found, progress, say
@@ -29,6 +29,7 @@ from turngym.registry import EnvEntry
 from turngym.rollouts.evaluation.evaluate import EvalJob, OnRow, play_job
 from turngym.rollouts.evaluation.folder import EvalFolder
 from turngym.rollouts.evaluation.rows import EpisodeRow, summarize_rows
+from turngym.rollouts.players import Versus
 from turngym.tasks.base import Split
 from turngym.types import Trajectory
 
@@ -45,6 +46,7 @@ class _Plan:
     """Which episodes to play in each environment."""
 
     agent: str
+    opponent: str
     episodes: int
     seeds: int
     seed: int
@@ -53,12 +55,22 @@ class _Plan:
     timeout_s: float | None
     concurrency: int
 
+    @property
+    def is_human(self) -> bool:
+        """Whether a person at the keyboard plays."""
+        return HUMAN in (self.agent, self.opponent)
+
     def identity(self, entries: Sequence[EnvEntry], policy: Policy) -> dict[str, Any]:
         """Return what decides the results, of environments and of who acts, as JSON values."""
         from turngym.environments.own import files_digest
 
         found = {name: value for name, value in asdict(self).items() if name != "concurrency"}
-        found |= {"agent_sha256": agent_digest(self.agent, policy)}
+        agent = policy.policy if isinstance(policy, Versus) else policy
+        found |= {"agent_sha256": agent_digest(self.agent, agent)}
+        if self.opponent == CHANCE:  # as it was before there were games of several
+            del found["opponent"]
+        elif isinstance(policy, Versus):
+            found |= {"opponent_sha256": agent_digest(self.opponent, policy.opponent)}
         found |= {"envs": {entry.short_name: entry.id for entry in entries}}
         own = {entry.short_name: files_digest(entry.source) for entry in entries if entry.source}
         return {**found, "envs_sha256": own} if own else found
@@ -84,6 +96,9 @@ def evaluate(
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="Which tasks: test (held out) or train.")] = "test",
+    opponent: Annotated[
+        str, typer.Option(help="Who the others are where several play: as --agent, or self.")
+    ] = CHANCE,
     env_option: EnvOptions = None,
     timeout: Annotated[
         float | None, typer.Option(min=0.001, help="Seconds after which an episode is truncated.")
@@ -104,26 +119,28 @@ def evaluate(
     entries, chosen = _entries(envs)
     plan = _Plan(
         agent=agent,
+        opponent=opponent,
         episodes=episodes,
         seeds=seeds,
         seed=seed,
         split=split_of(split),
         env_options=env_options(env_option),
         timeout_s=timeout,
-        concurrency=concurrency or (1 if agent == HUMAN else _CONCURRENCY),
+        concurrency=concurrency or (1 if HUMAN in (agent, opponent) else _CONCURRENCY),
     )
     policy = person() if agent == HUMAN else make_policy(agent)
+    player = against(policy, person() if opponent == HUMAN else opponent)
     for entry in entries:
         if entry.id in chosen:  # wrong options are refused before there is a folder
             done_with(_make(entry, plan))
     keeping: AbstractContextManager[EvalFolder | None] = nullcontext()
     if out is not None:
-        identity = plan.identity(entries, policy)
+        identity = plan.identity(entries, player)
         keeping = EvalFolder(writable_folder(out), identity, retry_faults=retry_faults)
     with keeping as folder:
         if folder is not None and folder.rows:
             say(f"{out}: going on; {len(folder.rows)} episodes are there")
-        evaluation = _Evaluation(plan, policy, folder, chosen)
+        evaluation = _Evaluation(plan, player, folder, chosen)
         with _saved(folder):
             results = asyncio.run(evaluation.run(entries))
         if left := getattr(policy, "abandoned", 0):
@@ -202,7 +219,7 @@ class _Evaluation:
         asyncio.get_running_loop().set_exception_handler(_forget_interrupts)
         # A player's line is waited for inside the event loop. Elsewhere an interrupt is never
         # raised there: in the middle of asyncio it may lose a wake-up, and then nothing ends.
-        with interruptible() if self.plan.agent == HUMAN else cancelled_by_signals():
+        with interruptible() if self.plan.is_human else cancelled_by_signals():
             return await self._run(entries)
 
     async def _run(self, entries: Sequence[EnvEntry]) -> Results:
@@ -241,7 +258,7 @@ class _Evaluation:
         kept = [] if self.folder is None else list(self.folder.rows.values())
         kept = [row for row in kept if row.env == job.env]
         total = len(tasks) * plan.seeds
-        with _watch(f"{job.env}{place}", kept, total, is_human=plan.agent == HUMAN) as on_row:
+        with _watch(f"{job.env}{place}", kept, total, is_human=plan.is_human) as on_row:
             rows = await play_job(job, self.policy, folder=self.folder, on_row=on_row)
         if place and len(rows) >= _WORTH_A_LINE and not sys.stderr.isatty():
             judged = sum(row.is_judged for row in rows)

@@ -262,7 +262,7 @@ def _access(allow_host: list[str] | None, max_body_mib: int) -> Access:
 
 
 def _engine_model(spec: str, context: int | None) -> EngineModel[LocalEngine]:
-    from turngym.trainers.runs.build_run import load_policy
+    from turngym.trainers.runs.policies import load_policy
 
     found: EngineModel[LocalEngine]
     kind, _, rest = spec.partition(":")

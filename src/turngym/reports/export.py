@@ -20,6 +20,7 @@ from turngym.errors import ConfigError
 from turngym.plugins import importing_extra
 from turngym.rollouts.atif import to_atif
 from turngym.rollouts.evaluation.folder import EVALUATION_FILE, read_evaluation
+from turngym.rollouts.players import by_player
 from turngym.rollouts.recorded import episodes
 from turngym.tasks.base import SPLITS
 from turngym.types import Message, Trajectory, Turn
@@ -31,7 +32,7 @@ _BATCH = 500
 
 _IDS: Mapping[str, str] = {
     "source": "text", "episode": "int", "env": "text", "task": "text", "split": "text",
-    "env_seed": "int", "policy_seed": "int", "member": "int",
+    "env_seed": "int", "policy_seed": "int", "member": "int", "player": "text",
 }  # fmt: skip
 _ENDS: Mapping[str, str] = {"stop_reason": "text", "score": "float", "return": "float"}
 _TOKENS: Mapping[str, str] = {
@@ -73,12 +74,17 @@ def table(run: Path, rows: Rows, *, tokens: bool = False) -> Iterator[Row]:
         RecordError: A line is broken. Half a line at the end is that of an unfinished run.
     """
     names = columns(rows, tokens=tokens)
-    for number, (source, one) in enumerate(episodes(run)):
+    for number, (source, one) in enumerate(_lives(run)):
         ids = {"source": source, "episode": number, **_facts(one)}
         found = [_episode(one)] if rows == "episodes" else _turns(one)
         for row in found:
             whole = {**ids, **row}
             yield {name: whole[name] for name in names}
+
+
+def _lives(run: Path) -> Iterator[tuple[str, Trajectory]]:
+    """Yield the episodes of a run; one that several players lived through once for each."""
+    return ((source, side) for source, one in episodes(run) for side in by_player(one))
 
 
 def _facts(one: Trajectory) -> Row:
@@ -90,6 +96,7 @@ def _facts(one: Trajectory) -> Row:
         "env_seed": one.env_seed,
         "policy_seed": one.policy_seed,
         "member": one.member,
+        "player": one.player,
         "stop_reason": one.stop_reason.value,
         "score": one.score,
         "return": one.episode_return,
@@ -190,7 +197,7 @@ def write_atif(run: Path, folder: Path) -> int:
     """Write each episode of ``run`` as a document in ATIF, and return how many there are."""
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
-    for count, (source, one) in enumerate(episodes(run), start=1):
+    for count, (source, one) in enumerate(_lives(run), start=1):
         name = f"{count - 1:06d}"
         document = to_atif(one, name=f"{source}/{name}")
         (folder / f"{name}.json").write_text(_json(document) + "\n", encoding="utf-8")

@@ -35,8 +35,11 @@ FOREIGN = "atif/"
 """Begins the environment's name of an episode that was not played here."""
 SCHEMA = "ATIF-v1.8"
 _SOURCES = {"system": "system", "assistant": "agent"}
-_FACTS = ("reward", "invalid_action", "state_key", "potential", "starts_segment", "segment_reason")
-_KNOWN = ("final_potential", "ground_truth", "answer")
+_FACTS = (
+    "reward", "player", "invalid_action", "state_key", "potential", "starts_segment",
+    "segment_reason",
+)  # fmt: skip
+_KNOWN = ("final_potential", "ground_truth", "answer", "player")
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
 
 
@@ -193,7 +196,7 @@ def _trajectory(content: Mapping[str, Any]) -> Trajectory:
         error=facts.get("error"),
         final_observation=tuple(seen) if facts.get("has_final_observation", True) else (),
         metadata={"agent": f"{agent['name']} {agent['version']}"},
-        **{key: facts.get(key) for key in _KNOWN},
+        **{key: facts.get(key) for key in _KNOWN},  # type: ignore[arg-type]
     )
 
 

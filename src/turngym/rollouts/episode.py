@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -21,8 +21,9 @@ from turngym.agents.policy import (
 )
 from turngym.coroutines import awaited
 from turngym.environments.core.spaces import Info, joined_info
-from turngym.errors import ConfigError, EnginesLost, EnvironmentFault, EpisodeError, PolicyFault
+from turngym.errors import ConfigError, EnvironmentFault, EpisodeError, PolicyFault
 from turngym.faults import Boundary, Tolerated, cancellations, message_of
+from turngym.rollouts.players import Sessions, policy_boundary
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 from turngym.types import LESSON, Message, StopReason, Trajectory, Turn
@@ -210,6 +211,8 @@ class _Record:
         self.is_open = False
         """Whether it goes on after a turn that is complete; else no limit can be judged."""
         self.score: float | None = None
+        self.scores: Mapping[str, float] = {}
+        self.player: str | None = None
         self.error: str | None = None
         self.lesson = ""
         self.last_text: str | None = None
@@ -240,6 +243,8 @@ class _Record:
                 spans=turn.spans,
                 reward=float(answer.reward),
                 reward_parts=answer.info.get("reward_parts", {}),
+                player=seen.get("player"),
+                other_rewards=answer.info.get("other_rewards", {}),
                 invalid_action=answer.info.get("invalid_action"),
                 state_key=seen.get("state_key"),
                 potential=seen.get("potential"),
@@ -252,7 +257,9 @@ class _Record:
         self.is_open = not answer.is_over
         if answer.is_over:
             self.stop = answer.stop_reason
-            self.score = checked_score(answer.info.get("score"))
+            self.scores = answer.info.get("scores", {})
+            whose = self.player or self.turns[0].player
+            self.score = checked_score(self.scores.get(whose or "", answer.info.get("score")))
 
     def pay(self, reward: float, info: Info) -> None:
         """Add the reward of the state that is left to the last turn."""
@@ -275,6 +282,8 @@ class _Record:
             stop_reason=self.stop,
             final_observation=last,
             score=None if self.stop.is_error else self.score,
+            player=self.player,
+            scores={} if self.stop.is_error else self.scores,
             ground_truth=self.ground_truth,
             answer=self.answer,
             final_potential=self.last_potential,
@@ -336,22 +345,22 @@ async def _play(
             expert=_attribute(env, "expert_action", None),
         )
     record.see(observation)
-    with _policy_boundary("start"):
-        if not hasattr(session := policy.start(context), "act"):
-            raise TypeError(f"wanted a session with act, got {type(session).__name__}")
+    sessions = Sessions(policy, context, info)
+    record.player = sessions.player
     try:
         over = False
         for number, before in enumerate(played):
             if over:
                 raise CannotReplay(f"the episode is over after {number} of {len(played)} turns")
-            _resume(session, observation, info, before, number)
+            _resume(*sessions.at(info), observation, before, number)
             answer = await _carried_out(env, record, _as_policy_turn(before.turn), info)
             observation, info, over = answer.observation, answer.info, answer.is_over
         while not over:
             if watch is not None and (hold := watch.before_act(len(record.turns))) is not None:
                 await hold
-            with _policy_boundary("act"):
-                acting = _acted(session.act(observation, info), act_timeout_s)
+            session, informed = sessions.at(info)
+            with policy_boundary("act"):
+                acting = _acted(session.act(observation, informed), act_timeout_s)
                 turn = _checked(await _heeded(acting))
             if watch is not None and (hold := watch.sampled(turn)) is not None:
                 await hold
@@ -363,11 +372,11 @@ async def _play(
                     break
             observation, info, over = answer.observation, answer.info, answer.is_over
         record.is_over = True
-        await _finish_session(session, record)
+        await _finish_session(sessions.learner, record)
     finally:
         with Tolerated("a policy session did not close"):
             async with asyncio.timeout(_CLOSE_S):
-                await awaited(session.close())
+                await sessions.close()
 
 
 async def _carried_out(env: AnyEnv, record: _Record, turn: PolicyTurn, seen: Info) -> _Answer:
@@ -428,7 +437,7 @@ def _looks_like(now: str, recorded: str) -> bool:
 
 
 def _resume(
-    session: PolicySession, observation: Any, info: Info, before: ReplayedTurn, number: int
+    session: PolicySession, info: Info, observation: Any, before: ReplayedTurn, number: int
 ) -> None:
     """Tell the session what it did in a turn that is carried out again."""
     if before.seen and not _looks_like(now := digest_of(observation), before.seen):
@@ -436,7 +445,7 @@ def _resume(
     replay = getattr(session, "replay", None)
     if replay is None:
         raise NoReplay(f"sessions of {type(session).__name__} have no replay")
-    with _policy_boundary("replay"):
+    with policy_boundary("replay"):
         replay(observation, info, before.turn)
 
 
@@ -457,19 +466,13 @@ def _env_boundary(phase: str) -> Boundary:
     return Boundary(phase, EnvironmentFault, ConfigError, EnvironmentFault)
 
 
-def _policy_boundary(phase: str) -> Boundary:
-    """Attribute to the policy what is raised inside."""
-    passing = (ConfigError, ContextOverflow, EnginesLost, EnvironmentFault, PolicyFault)
-    return Boundary(phase, PolicyFault, *passing)
-
-
 async def _finish_session(session: PolicySession, record: _Record) -> None:
     """Let a session that learns know how the episode came out."""
     with Tolerated("a policy session learned nothing"):
         if isinstance(session, LearningSession):
             end = EpisodeEnd(
                 observation=record.last_text or "",
-                episode_return=sum(turn.reward for turn in record.turns),
+                episode_return=record.trajectory().episode_return,
                 score=record.score,
                 stop_reason=record.stop,
             )

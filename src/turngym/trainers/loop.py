@@ -280,7 +280,7 @@ async def open_batches(run: Run) -> AsyncIterator[BatchSource]:
                 config,
                 run.runner,
                 run.selection,
-                run.sampled,
+                run.playing,
                 ledger=ledger,
                 version=run.state.step,
                 counted=run.state.counted,
@@ -301,9 +301,9 @@ async def _measure(run: Run, phase: Literal["before", "after"], progress: Progre
     if run.state.phase != phase:
         return
     progress.phase(f"held-out tasks, {phase}", 2)
-    sampled = await run.runner.held_out_episodes(run.sampled)
+    sampled = await run.runner.held_out_episodes(run.measured)
     progress.advance(1, {})
-    greedy = await run.runner.held_out_episodes(run.greedy)
+    greedy = await run.runner.held_out_episodes(run.measured_greedy)
     run.finish_measure(HeldOut(sampled=summarize(sampled), greedy=summarize(greedy)), sampled)
     await run.folder.outbox.settle()
     progress.advance(2, {})

@@ -21,6 +21,7 @@ from turngym.check_report import Broken, NotRun
 from turngym.environments.checks.probes import (
     GARBAGE,
     AnyEnv,
+    Choose,
     Episode,
     Step,
     alive,
@@ -42,7 +43,7 @@ from turngym.environments.checks.probes import (
     set_global_state,
     step,
 )
-from turngym.environments.core.spaces import info_problems
+from turngym.environments.core.spaces import Info, info_problems
 from turngym.errors import ConfigError
 from turngym.faults import describe
 from turngym.tasks.base import SPLITS, Split
@@ -313,13 +314,17 @@ class TurnChecks:
             raise NotRun("no ground_truth text in info")
 
     def _expert(self) -> None:
-        """Solve sampled tasks of both splits with the environment's own expert."""
+        """Solve sampled tasks of both splits with the environment's own expert.
+
+        Where several play it is the first of them, chance is the others, and most is won.
+        """
+        scores: list[float] = []
         with self._env() as env:
             _must_have_expert(env)
             for _, task_id, _, _ in self._openings(env, limit=max(2, self.tasks // 4)):
                 episode = play(
                     env,
-                    as_expert(env),
+                    _against_chance(env),
                     name=f"expert, {task_id}",
                     max_turns=_MAX_EXPERT_TURNS,
                     seed=0,
@@ -330,9 +335,13 @@ class TurnChecks:
                         refused = at.info["invalid_action"]
                         raise Broken(f"{episode.name}: {at.action!r} was refused: {refused}")
                 score = episode.end.info.get("score")
-                if score != 1.0:
+                if players := episode.end.info.get("players"):
+                    scores.append(episode.end.info.get("scores", {}).get(players[0], 0.0))
+                elif score != 1.0:
                     turns = len(episode.actions)
                     raise Broken(f"{episode.name}: score {score!r} after {turns} turns, wanted 1")
+        if scores and (mean := sum(scores) / len(scores)) < 0.5:
+            raise Broken(f"as the first player, against chance: mean score {mean:g}, wanted 0.5")
 
     def _agreement(self) -> None:
         """Give a score of 1 where the goal's reward was paid and nowhere else, at limits too."""
@@ -387,6 +396,17 @@ class TurnChecks:
                     break
                 observation, info = env.reset(seed=0, options={"task": task})
                 yield split, task.id, observation, info
+
+
+def _against_chance(env: AnyEnv) -> Choose:
+    """Return ``as_expert``, where several play as the first of them, and chance as the others."""
+    expert, chance = as_expert(env), randomly(np.random.default_rng(0))
+
+    def choose(turn: int, info: Info) -> str:
+        is_mine = info.get("player") == info.get("players", (None,))[0]
+        return (expert if is_mine else chance)(turn, info)
+
+    return choose
 
 
 def _must_have_expert(env: AnyEnv) -> None:

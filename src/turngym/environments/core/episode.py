@@ -7,9 +7,9 @@ snapshots by replay need. ``env.py`` makes a synchronous and an asynchronous env
 from __future__ import annotations
 
 import copy
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, SupportsFloat
+from typing import Any, ClassVar, Literal, Self
 
 import gymnasium
 import numpy as np
@@ -26,6 +26,7 @@ from turngym.environments.core.spaces import (
     Unicode,
     announce_calls,
     joined_info,
+    score_of,
     text_observation_space,
 )
 from turngym.errors import (
@@ -104,6 +105,9 @@ class EpisodeCore:
     """What an agent should know before it starts; ``instructions`` adds how to act."""
     snapshot_kind: ClassVar[SnapshotKind] = "replay"
     speaks: ClassVar[bool] = False  # itself says who speaks, in ``info["messages"]``: a program
+    players: tuple[str, ...] = ()
+    """Who plays, in a game of several. What ``turn`` returns is then for ``player()``, its reward
+    of the one who acted; ``info`` has ``other_rewards`` and, at the end, ``scores``."""
     shows_ground_truth: ClassVar[bool] = False
     """The opening may hold the text of ``info["ground_truth"]``: finding it there is the task."""
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
@@ -179,6 +183,10 @@ class EpisodeCore:
 
     def state_key(self) -> str | None:
         """Return a history-free key of the current state, or None when there is none."""
+        return None
+
+    def player(self) -> str | None:
+        """Return who of ``players`` acts next, any of them where the game is over."""
         return None
 
     def potential(self) -> float | None:
@@ -379,7 +387,7 @@ class EpisodeCore:
 
     def _note_end(self, info: Info, stop_reason: str) -> None:
         info["stop_reason"] = stop_reason
-        info["score"] = _score_of(info["score"] if "score" in info else self.score())
+        info["score"] = score_of(info["score"] if "score" in info else self.score())
 
     def _truncated(self, limit: Limit, step: Step, end: Outcome | None) -> Step:
         """Return the step at which ``limit`` ends the episode, judged by ``end_at_limit``."""
@@ -400,14 +408,15 @@ class EpisodeCore:
             if "reward_parts" in info:
                 info["reward_parts"] = {k: float(v) for k, v in info["reward_parts"].items()}
         if self._lists_actions:
-            if self._over:
-                info["legal_actions"] = []
-            elif (legal := self.legal_actions()) is not None:
+            legal = [] if self._over else self.legal_actions()
+            if legal is not None:
                 info["legal_actions"] = legal
         if self._has_state_key and (state_key := self.state_key()) is not None:
             info["state_key"] = state_key
         if self._has_potential and (potential := self.potential()) is not None:
             info["potential"] = float(potential)
+        if self.players:
+            info |= {"players": self.players, "player": self.player()}
         return info
 
     def _rng_state(self) -> Mapping[str, Any]:
@@ -485,12 +494,3 @@ class EpisodeCore:
                 f"{self.name}: replay differs at turn {turn}: saw "
                 f"{observation['text'][:60]!r}, recorded {wanted[:60]!r}; is it deterministic?"
             )
-
-
-def _score_of(found: object) -> float | None:
-    """Return what ``score`` has returned as a number; None where it is that."""
-    if found is None or isinstance(found, SupportsFloat | str):
-        return None if found is None else float(found)
-    if isinstance(found, Coroutine):
-        found.close()  # else Python warns that it was never awaited
-    raise TypeError(f"score returned {type(found).__name__}, wanted a number or None")

@@ -8,6 +8,10 @@
 | ``tools`` | list of JSON tool descriptions | reset, when actions are JSON tool calls |
 | ``rules`` | str: ``instructions`` without the action format | reset, with ``tools`` |
 | ``calls_per_turn`` | int: tool calls that an answer may hold | reset, when they are several |
+| ``player`` | str: who acts next | every reset and step, in a game of several |
+| ``players`` | tuple[str, ...]: the names of all who play | every reset and step, likewise |
+| ``other_rewards`` | dict[str, float]: what the action paid to other players | step, likewise |
+| ``scores`` | dict[str, float]: the score of each player | the step that ends it, likewise |
 | ``results`` | tuple[str, ...]: what came of each call | step, when there were several |
 | ``legal_actions`` | list[str], non-empty unless the episode is over | when they can be listed |
 | ``state_key`` | str, history-free key of the current state | when the state can be keyed |
@@ -29,8 +33,8 @@ Other keys are free.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, SupportsFloat
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -180,6 +184,7 @@ def info_problems(
         problems.append(f"the reward must be finite, got {reward}")
     problems += _legal_action_problems(info, over=over)
     problems += _number_problems(info, reward)
+    problems += _player_problems(info)
     problems += _end_problems(info, over=over, truncated=truncated)
     return problems
 
@@ -213,6 +218,21 @@ def _number_problems(info: Mapping[str, Any], reward: float) -> list[str]:
     return problems
 
 
+def _player_problems(info: Mapping[str, Any]) -> list[str]:
+    players = info.get("players", ())
+    if not isinstance(players, tuple) or not all(isinstance(one, str) for one in players):
+        return [f"players must be a tuple of str, got {players!r}"]
+    problems = []
+    if (player := info.get("player")) not in (players or (None,)):
+        problems.append(f"player must be one of players {players!r}, got {player!r}")
+    for key in ("other_rewards", "scores"):
+        if not isinstance(numbers := info.get(key, {}), Mapping) or not {*numbers} <= {*players}:
+            problems.append(f"{key} must map some of {players!r} to numbers, got {numbers!r}")
+        elif not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers.values()):
+            problems.append(f"{key} must be finite numbers, got {numbers!r}")
+    return problems
+
+
 def _end_problems(info: Mapping[str, Any], *, over: bool, truncated: bool) -> list[str]:
     problems = []
     if not over:
@@ -240,8 +260,10 @@ def announce_calls(info: Info, most: int, name: str) -> None:
         name: Of the environment.
 
     Raises:
-        ConfigError: Its actions are no tool calls.
+        ConfigError: Its actions are no tool calls, or several play.
     """
+    if "players" in info:
+        raise ConfigError(f"{name}: calls_per_turn={most}: its players act one after the other")
     if "tools" not in info:
         raise ConfigError(
             f"{name}: calls_per_turn={most}, but its actions are no tool calls; set "
@@ -260,3 +282,16 @@ def joined_info(info: Mapping[str, Any], more: Mapping[str, Any], reward: float)
         rest = reward - sum(parts.values())
         joined["reward_parts"] = {**parts, "end": rest} if abs(rest) > 1e-9 else parts
     return joined
+
+
+def score_of(found: object) -> float | None:
+    """Return what an author's ``score`` returned as a number; None where it is that.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if found is None or isinstance(found, SupportsFloat | str):
+        return None if found is None else float(found)
+    if isinstance(found, Coroutine):
+        found.close()  # else Python warns that it was never awaited
+    raise TypeError(f"score returned {type(found).__name__}, wanted a number or None")

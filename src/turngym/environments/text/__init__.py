@@ -25,6 +25,8 @@ _EXACT: tuple[tuple[str, str, Turns, tuple[str, ...]], ...] = (
     ("MailRoom", "mail_room:MailRoomEnv", {"easy": 10, "medium": 14, "hard": 18}, ()),
     ("Sokoban", "sokoban:SokobanEnv", {"easy": 12, "medium": 45, "hard": 90}, ()),
     ("ChessEndgame", "chess_endgame:ChessEndgameEnv", {"easy": 6, "medium": 16, "hard": 32}, ()),
+    ("TicTacToe", "board_games:TicTacToeEnv", {"easy": 8, "medium": 10, "hard": 12}, ()),
+    ("FourInARow", "board_games:FourInARowEnv", {"easy": 20, "medium": 40, "hard": 50}, ()),
 )
 """Title, class, turns, and what it gives credit methods beyond state keys."""
 _TOY_TEXT = (

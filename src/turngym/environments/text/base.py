@@ -1,8 +1,9 @@
 """What text games share: difficulties, action styles, a split by content, the boundary of faults.
 
-``TextGame`` is a game of ours over a state that can be copied. ``EngineGame`` plays an engine of
-others, imported when its first environment is made; what that raises is an ``EnvironmentFault``, so
-a broken engine ends an episode without a score and is never a reward of 0.
+``TextGame`` is a game of ours over a state that can be copied, ``MatchGame`` one of two players.
+``EngineGame`` plays an engine of others, imported when its first environment is made; what that
+raises is an ``EnvironmentFault``, so a broken engine ends an episode without a score and is never a
+reward of 0.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import copy
 import importlib.util
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.environments.core.actions import Action, ActionStyle, Commands, in_style
+from turngym.environments.core.actions import Action, ActionStyle, Commands, InvalidAction, in_style
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
 from turngym.environments.core.spaces import Image, text_observation_space
 from turngym.errors import ConfigError, missing_extra, require_known
@@ -119,6 +121,62 @@ class TextGame(GradedGame):
     def opening_info(self) -> dict[str, Any]:
         """Return more ``info`` for the reset, for example ``ground_truth``."""
         return {}
+
+
+class MatchGame(TextGame):
+    """A game of two players who move in turn, one against the other.
+
+    Write ``new_game``, ``player``, ``view``, ``play`` and ``result``; set ``players``. Who plays
+    whom is the run's choice: one policy can be both, or have an opponent. An answer that is no
+    possible move loses the game: else who is about to lose would rather not move.
+    """
+
+    @abstractmethod
+    def player(self) -> str:
+        """Return who moves next, any of them where the game is over."""
+
+    @abstractmethod
+    def view(self, player: str) -> str:
+        """Return what ``player`` sees now."""
+
+    @abstractmethod
+    def play(self, action: Action) -> str | None:
+        """Carry out the move of ``player()``; return why it cannot be, where it cannot."""
+
+    @abstractmethod
+    def result(self) -> Mapping[str, float] | None:
+        """Return 1 for who won and -1 for who lost, 0 for a draw; None while the game goes on."""
+
+    def describe(self) -> str:
+        return self.view(self.player())
+
+    def turn(self, action: Action) -> Outcome:
+        mover = self.player()
+        if (problem := self.play(action)) is not None:
+            return self._lost(problem)
+        if (won := self.result()) is None:
+            return Outcome(text=self.describe())
+        return self._end(self.view(mover), mover, won[mover])
+
+    def score(self) -> float:
+        """Return 0: a game that is cut short has no winner."""
+        return 0.0
+
+    def _not_understood(self, problem: InvalidAction) -> Outcome:
+        return self._lost(problem.reason)
+
+    def _lost(self, problem: str) -> Outcome:
+        outcome = self._end(f"{problem} The game is lost.", self.player(), -1.0)
+        outcome.invalid_action = problem
+        return outcome
+
+    def _end(self, text: str, mover: str, reward: float) -> Outcome:
+        """Return the end of the game, which pays its last mover ``reward``."""
+        first, second = self.players
+        other = second if mover == first else first
+        scores = {mover: (1 + reward) / 2, other: (1 - reward) / 2}
+        info = {"other_rewards": {other: -reward}, "scores": scores, "score": scores[mover]}
+        return Outcome(text=text, reward=reward, terminated=True, info=info)
 
 
 class GridGame(TextGame):

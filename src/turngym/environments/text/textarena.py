@@ -1,4 +1,4 @@
-"""Single-player games of TextArena, each with random state of its own.
+"""Games of TextArena, each with random state of its own.
 
 TextArena seeds and samples from the global ``random`` module; here every call of the engine runs in
 ``OwnRandom``, so neither the program nor a sibling environment is disturbed, and none disturbs it.
@@ -304,12 +304,13 @@ class ArenaState:
 
 
 class TextArenaEnv(TurnEnv):
-    """A single-player game of TextArena.
+    """A game of TextArena, of one player or several.
 
     Action: any text with the move in square brackets.
-    Observation: what the game says; at the start its rules.
+    Observation: what the game says, and what others say to all or to this player; at the start its
+        rules.
     Reward: TextArena's own at the end of the game: 1 when solved, else a part for what was reached;
-        nothing is paid where an invalid move ended it.
+        nothing where an invalid move ended it. Of several players 1 to who won, -1 to who lost.
     Start: the game that TextArena makes from the task's seed.
     End: terminated when the game says so, which includes a second invalid move in a row; the
     registered turn limit truncates.
@@ -317,6 +318,7 @@ class TextArenaEnv(TurnEnv):
     Args:
         game: An id of TextArena.
         options: More arguments of the game, for example ``{"num_disks": 4}``.
+        num_players: Who plays: one, or as many as the game takes.
         name: First part of task ids; by default ``textarena-<game>``.
         split_by_content: Sample until the problem itself belongs to the split, so that none is in
             both. False for games with one problem only, or whose problem is sampled during the
@@ -326,7 +328,8 @@ class TextArenaEnv(TurnEnv):
 
     Raises:
         MissingExtraError: TextArena is not installed.
-        ConfigError: There is no such game, it needs several players, or it does not start here.
+        ConfigError: There is no such game, it takes another number of players, or it does not start
+            here.
     """
 
     snapshot_kind: ClassVar[SnapshotKind] = "exact"
@@ -338,6 +341,7 @@ class TextArenaEnv(TurnEnv):
         game: str,
         *,
         options: Mapping[str, Any] | None = None,
+        num_players: int = 1,
         name: str = "",
         split_by_content: bool = True,
         action_style: ActionStyle = "commands",
@@ -350,7 +354,10 @@ class TextArenaEnv(TurnEnv):
         self.game, self.options = game, dict(options or {})
         self.split_by_content = split_by_content
         self.action_format = in_style(action_style, Bracketed(), JsonTools([_SAY]))
-        self.rules = f"You play {re.split(r'-v[0-9]', game)[0]} alone."
+        if num_players > 1:
+            self.players = tuple(f"Player {number}" for number in range(num_players))
+        how = "against others" if self.players else "alone"
+        self.rules = f"You play {re.split(r'-v[0-9]', game)[0]} {how}."
         self._guide = guide_for(game)
         self._legal: list[str] | None = None
         self._make_engine(OwnRandom(0))
@@ -371,15 +378,16 @@ class TextArenaEnv(TurnEnv):
         text = str(action.arguments["text"]).strip()
         state = self.state
         with self._boundary(f"step {text[:40]!r}"):
-            errors = state.engine.state.error_count
+            errors, mover = state.engine.state.error_count, state.engine.state.current_player_id
             with self._engine_at_work():
                 is_over, _ = state.engine.step(text)
             ended = state.engine.state.game_info[0]
             refused = ended["invalid_move"] or state.engine.state.error_count > errors
             is_legal = self._legal is not None and text in self._legal
             said = "\n".join(part for part in (self._hear(), ended.get("reason")) if part)
+            rewards = dict(state.engine.state.rewards or {}) if is_over else {}
             if is_over:
-                state.reward = float((state.engine.state.rewards or {}).get(0, 0.0))
+                state.reward = float(rewards.get(mover, 0.0))
                 if ended["invalid_move"]:  # some games pay for what was reached before it
                     state.reward = min(state.reward, 0.0)
             else:
@@ -389,7 +397,20 @@ class TextArenaEnv(TurnEnv):
             reward=state.reward,
             terminated=bool(is_over),
             invalid_action=said[:200] if refused and not is_legal else None,
+            info=self._paid(rewards, mover) if self.players and is_over else None,
         )
+
+    def player(self) -> str | None:
+        """Return who acts next; None where the game is played alone."""
+        return self.players[self.state.engine.state.current_player_id] if self.players else None
+
+    def _paid(self, rewards: Mapping[int, float], mover: int) -> dict[str, Any]:
+        """Return what the end of a game of several says of each; a reward of -1 to 1 as a score."""
+        by_name = {name: float(rewards.get(n, 0.0)) for n, name in enumerate(self.players)}
+        scores = {name: min(max((1.0 + r) / 2, 0.0), 1.0) for name, r in by_name.items()}
+        mine = self.players[mover]
+        others = {name: reward for name, reward in by_name.items() if name != mine}
+        return {"other_rewards": others, "scores": scores, "score": scores[mine]}
 
     def score(self) -> float:
         """Return TextArena's reward, limited to [0, 1]; 0 while the game goes on."""
@@ -419,7 +440,7 @@ class TextArenaEnv(TurnEnv):
         own_random = OwnRandom(seed)
         self.state = ArenaState(self._make_engine(own_random), own_random)
         with self._engine_at_work():
-            self.state.engine.reset(num_players=1, seed=seed % (1 << 31))
+            self.state.engine.reset(num_players=len(self.players) or 1, seed=seed % (1 << 31))
 
     def _make_engine(self, own_random: OwnRandom) -> Any:
         """Return the engine without TextArena's wrappers; importing it uses random numbers too."""
@@ -433,11 +454,11 @@ class TextArenaEnv(TurnEnv):
                 engine = textarena.make(self.game, **self.options)
                 while isinstance(engine, textarena.Wrapper):
                     engine = engine.env
-                engine.reset(num_players=1, seed=0)
+                engine.reset(num_players=len(self.players) or 1, seed=0)
         except Exception as error:
             raise ConfigError(
-                f"{self.name}: TextArena cannot start it for one player here: "
-                f"{type(error).__name__}: {error}"
+                f"{self.name}: TextArena cannot start it for num_players={len(self.players) or 1} "
+                f"here: {type(error).__name__}: {error}"
             ) from error
         return engine
 
@@ -447,10 +468,11 @@ class TextArenaEnv(TurnEnv):
             yield
 
     def _hear(self) -> str:
-        """Return what the game said since it was last heard, without the player's own words."""
+        """Return what the player has not heard yet, without words of its own."""
         with self._engine_at_work():
-            _, messages = self.state.engine.get_observation()
-        return "\n".join(text.strip() for speaker, text, _ in messages if speaker == -1)
+            player, messages = self.state.engine.get_observation()
+        heard = ((speaker, text.strip()) for speaker, text, _ in messages if speaker != player)
+        return "\n".join(text if n == -1 else f"[Player {n}] {text}" for n, text in heard)
 
     def _note_legal(self) -> None:
         self._legal = None if self._guide is None else self._guide.legal(self.state.engine)
@@ -463,7 +485,7 @@ class TextArenaEnv(TurnEnv):
 
 
 from_textarena = TextArenaEnv
-"""Returns a turn environment that plays a single-player game of TextArena."""
+"""Returns a turn environment that plays a game of TextArena."""
 
 
 def _canonical(value: Any) -> str:

@@ -88,7 +88,7 @@ def row_of(trajectory: Trajectory, *, env: str, seconds: float) -> EpisodeRow:
         score=trajectory.score,
         episode_return=trajectory.episode_return,
         turns=len(trajectory.turns),
-        invalid_actions=sum(turn.invalid_action is not None for turn in trajectory.turns),
+        invalid_actions=sum(turn.invalid_action is not None for turn in trajectory.own_turns),
         prompt_tokens=_whole(_used(trajectory, "prompt_tokens"), _span_tokens(trajectory, False)),
         completion_tokens=_whole(
             _used(trajectory, "completion_tokens"), _span_tokens(trajectory, True)

@@ -429,7 +429,9 @@ def summarize(trajectories: Sequence[Trajectory], *, interval: bool = True) -> E
         mean_return_ci95=None if episode_return is None else episode_return.interval,
         mean_turns=float(np.mean([len(t.turns) for t in usable])) if usable else None,
         truncated=sum(t.stop_reason.is_truncated for t in usable),
-        invalid_actions=sum(turn.invalid_action is not None for t in usable for turn in t.turns),
+        invalid_actions=sum(
+            turn.invalid_action is not None for t in usable for turn in t.own_turns
+        ),
     )
 
 

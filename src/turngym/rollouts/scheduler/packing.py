@@ -42,6 +42,8 @@ def pack_turn(turn: Turn) -> bytes:
         head["s"] = shape
     if turn.reward_parts:
         head["p"] = dict(turn.reward_parts)
+    if turn.player is not None:
+        head["g"] = [turn.player, dict(turn.other_rewards)]
     if turn.invalid_action is not None:
         head["i"] = turn.invalid_action
     if turn.state_key is not None:
@@ -81,12 +83,15 @@ def _unpack_turn(blob: bytes) -> Turn:
     ids.frombytes(blob[start:end])
     logprobs = array("d" if "w" in head else "f")
     logprobs.frombytes(blob[end:])
+    player, other_rewards = head.get("g", (None, {}))
     return Turn(
         observation=tuple(_read_message(m) for m in head["o"]),
         action=_read_message(head["a"]),
         spans=_spans(head.get("s", ()), ids, logprobs),
         reward=head["r"],
         reward_parts=head.get("p", {}),
+        player=player,
+        other_rewards=other_rewards,
         invalid_action=head.get("i"),
         state_key=head.get("k"),
         potential=head.get("v"),
@@ -150,6 +155,8 @@ def pack_tail(trajectory: Trajectory) -> bytes:
         "stop_reason": trajectory.stop_reason.value,
         "final_observation": [_message(m) for m in trajectory.final_observation],
         "score": trajectory.score,
+        "player": trajectory.player,
+        "scores": dict(trajectory.scores),
         "ground_truth": trajectory.ground_truth,
         "answer": trajectory.answer,
         "final_picture": trajectory.final_picture,

@@ -1,4 +1,4 @@
-"""How a run begins, how it is resumed, and how its policy is loaded for use."""
+"""How a run begins, and how it is resumed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from turngym.agents.build import build_engine, with_parts
-from turngym.agents.chat.agent import ChatAgent, EngineModel
+from turngym.agents.build import build_engine
 from turngym.agents.engine.config import (
     LocalEngineConfig,
     PretrainedModelConfig,
@@ -23,7 +22,6 @@ from turngym.agents.engine.config import (
     VllmEngineConfig,
 )
 from turngym.agents.engine.devices import device_of
-from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import (
     PREFIX,
     add_lora,
@@ -31,18 +29,17 @@ from turngym.agents.engine.models import (
     check_model_path,
     load_model_dir,
     load_tokenizer,
-    positions,
 )
-from turngym.agents.engine.protocol import Sampling, vision_of
+from turngym.agents.engine.protocol import vision_of
 from turngym.agents.engine.small_tokenizer import small_action, train_tokenizer
 from turngym.agents.rendering import Renderer
 from turngym.agents.scripted import ExpertPolicy
-from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, RecordError, TrainingError
 from turngym.nodes import alive, check_room, connect
 from turngym.pictures import PictureFolder, number_of
 from turngym.records import read_trajectories, write_trajectories
 from turngym.registry import find
+from turngym.rollouts.players import by_player
 from turngym.rollouts.recorded import FOREIGN
 from turngym.rollouts.recorded import episodes as recorded_episodes
 from turngym.seeding import derive_seed
@@ -51,7 +48,6 @@ from turngym.trainers.runs.checkpoints import (
     Checkpoint,
     RunState,
     advice,
-    find_model,
     latest_checkpoint,
     load_checkpoint,
 )
@@ -162,7 +158,7 @@ async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None 
             model,
             tokenizer,
             context=config.model.context,
-            max_sessions=config.open_sessions,
+            max_sessions=config.open_sessions * runner.selves,
         )
         if isinstance(config.model, PretrainedModelConfig) and config.model.lora_rank:
             seed = derive_seed(config.run.seed, "lora")
@@ -244,35 +240,6 @@ def _state_of(checkpoint: Checkpoint | None, config: TrainConfig) -> RunState:
     return state
 
 
-def load_policy(
-    path: Path, *, greedy: bool = True, context: int | None = None
-) -> ChatAgent[EngineModel[LocalEngine]]:
-    """Return the policy of a run's newest checkpoint, or of one checkpoint.
-
-    Args:
-        path: Folder of a run or of a checkpoint.
-        greedy: Take the likeliest token; otherwise sample as in training.
-        context: Longest conversation in tokens, at most what the model was made for; as in
-            training by default.
-
-    Raises:
-        CheckpointError: There is none, or it is broken.
-    """
-    model_dir = find_model(path)
-    checkpoint = load_checkpoint(model_dir.parent)
-    config = load_config(TrainConfig, [checkpoint.state["config"]])
-    model, tokenizer = load_model_dir(model_dir, images=config.model.images)
-    wanted = context or config.model.context
-    context = min(positions(model) or wanted, wanted)
-    engine = LocalEngine(model, tokenizer, context=context)
-    sampling = Sampling(
-        temperature=0.0 if greedy else config.rollout.temperature,
-        max_new_tokens=config.rollout.max_new_tokens,
-    )
-    renderer = Renderer(tokenizer, tool_calls=config.agent.tool_calls)
-    return with_parts(EngineModel(engine, renderer, sampling=sampling), config.agent)
-
-
 async def _expert_episodes(
     config: TrainConfig, folder: RunFolder, runner: EpisodeRunner
 ) -> list[Trajectory]:
@@ -319,7 +286,8 @@ async def _expert_episodes(
                 raise
     if file not in folder.manifest:
         folder.manifest.add(file)
-    return [t for t in read_trajectories(file) if not t.stop_reason.is_error]
+    found = [t for t in read_trajectories(file) if not t.stop_reason.is_error]
+    return [side for one in found for side in by_player(one)]
 
 
 def _recorded_episodes(

@@ -34,6 +34,7 @@ from turngym.rollouts.scheduler.groups import ReadyGroup, StoredGroup, fetch, st
 from turngym.rollouts.scheduler.ledger import PART_FOLDER, Ledger
 from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.group_source import GroupSource, Taken, open_ledger, open_source
+from turngym.trainers.runs.policies import against
 from turngym.trainers.selection.policy import build_selection
 from turngym.trainers.settings.train import TrainConfig
 from turngym.types import Trajectory
@@ -281,7 +282,7 @@ class Coordinator:
             setup.weights,
             end_ids=setup.end_ids,
             context=config.model.context,
-            max_sessions=share.concurrency * (1 + config.agent.asks_the_model),
+            max_sessions=share.concurrency * (1 + config.agent.asks_the_model) * runner.selves,
             routing=engine.routing,
             vision=vision_of(setup.tokenizer),
         )
@@ -330,7 +331,7 @@ class Coordinator:
                 config,
                 self._runner,
                 selection,
-                with_parts(model, config.agent),
+                against(with_parts(model, config.agent), rollout.opponent),
                 ledger=ledger,
                 version=setup.version,
                 counted=setup.counted,

@@ -37,7 +37,8 @@ from turngym.seeding import derive_seed
 from turngym.tasks.base import Split, Task
 from turngym.tracing import traced
 from turngym.trainers.selection.policy import TaskPool
-from turngym.trainers.settings.train import EnvPart, EnvShare, TrainConfig
+from turngym.trainers.settings.group import MonteCarlo
+from turngym.trainers.settings.train import SELF, EnvPart, EnvShare, TrainConfig
 from turngym.types import StopReason, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,12 @@ class Playground:
         """Whether it says itself who speaks, as a program that is played does."""
         return bool(self._catalogue.get_wrapper_attr("speaks"))
 
+    @property
+    def players(self) -> tuple[str, ...]:
+        """Who plays, in a game of several; else empty."""
+        several = self._catalogue.has_wrapper_attr("players")
+        return tuple(self._catalogue.get_wrapper_attr("players")) if several else ()
+
     def close(self) -> None:
         """Release the environment that names the tasks. Safe to call twice."""
         done_with(self._catalogue)
@@ -114,8 +121,20 @@ def check_environments(config: TrainConfig) -> None:
     Raises:
         As ``EpisodeRunner``.
     """
+    several: list[str] = []
     for part in config.env.parts:
-        _playground(part, config).close()
+        ground = _playground(part, config)
+        several += [part.id] if ground.players else []
+        ground.close()
+    if config.rollout.opponent != SELF and not several:
+        raise ConfigError(
+            f"rollout.opponent={config.rollout.opponent!r}: env.id={config.env.id!r} has one player"
+        )
+    if several and isinstance(config.algo.advantage, MonteCarlo):
+        raise ConfigError(
+            f"env.id={several[0]!r} has several players, and algo {config.algo.name!r} plays on "
+            "from every turn of one: wanted another algo"
+        )
 
 
 class Mix:
@@ -201,6 +220,12 @@ class EpisodeRunner:
         if self.pictures is not None:
             return []
         return [ground.env_id for ground in self._grounds if ground.shows_pictures]
+
+    @property
+    def selves(self) -> int:
+        """Players of one episode that the policy is at once, each with a session of its own."""
+        opponents = self._config.rollout.opponent, self._config.evaluation.opponent
+        return max(max(1, len(g.players)) for g in self._grounds) if SELF in opponents else 1
 
     @property
     def pool(self) -> TaskPool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from turngym.agents.policy import Policy
 from turngym.errors import RecordError, TrainingError
 from turngym.records import Manifest
+from turngym.rollouts.players import by_player, groups_by_player
 from turngym.rollouts.scheduler.groups import (
     FilterDecision,
     GroupRequest,
@@ -198,7 +199,7 @@ def chosen(groups: Sequence[ReadyGroup], extra: Sequence[ReadyGroup] = ()) -> Ch
     apart: list[TrajectoryGroup] = []
     for past in extra:
         if past.request.condition == IMITATED:
-            imitated += past.trajectories
+            imitated += [side for one in past.trajectories for side in by_player(one)]
         elif past.kind == "partial" or (past.kind == "late" and past.index not in new):
             siblings = [replace(t, turns=as_context(t.turns)) for t in past.siblings]
             alone = _as_group(past, ())
@@ -206,7 +207,8 @@ def chosen(groups: Sequence[ReadyGroup], extra: Sequence[ReadyGroup] = ()) -> Ch
         else:
             joining.setdefault(past.index, []).extend(past.members)
     made = [_as_group(group, joining.get(group.index, [])) for group in groups]
-    return Chosen(groups=(*made, *apart), imitated=tuple(imitated))
+    groups_of_all = groups_by_player([*made, *apart])
+    return Chosen(groups=tuple(groups_of_all), imitated=tuple(imitated))
 
 
 def _as_group(group: ReadyGroup, past: Sequence[Member]) -> TrajectoryGroup:

@@ -36,6 +36,7 @@ from turngym.trainers.runs.phases import (
     restore_moments,
     with_tokens,
 )
+from turngym.trainers.runs.policies import against
 from turngym.trainers.runs.progress import HeldOut, TrainResult
 from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.runs.run_log import RunLog
@@ -113,6 +114,10 @@ class Run:
             with_parts(EngineModel(engine, self.renderer, sampling=sampling), config.agent)
             for sampling in (self.sampling, replace(self.sampling, temperature=0.0))
         )
+        self.playing = against(self.sampled, config.rollout.opponent)
+        self.measured, self.measured_greedy = (
+            against(policy, config.evaluation.opponent) for policy in (self.sampled, self.greedy)
+        )
         self.log = RunLog(config, folder, state)
 
     async def close(self, how: End = "failed") -> None:
@@ -137,7 +142,7 @@ class Run:
         """Play the validation tasks for ``purpose``, with the newest weights; log and save it."""
         await self.publish()
         self.log.record("update_s")
-        trajectories = await self.runner.validation_episodes(self.sampled, purpose, step)
+        trajectories = await self.runner.validation_episodes(self.measured, purpose, step)
         self.log.record("validation_s")
         found = summarize(trajectories)
         self.log.write(

@@ -35,6 +35,9 @@ from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
 from turngym.trainers.settings.selection import FixedBudget, Imitation, NoCondition, SelectionConfig
 from turngym.trainers.settings.trackers import AnyTracker
 
+SELF = "self"
+"""The opponent that is the policy itself."""
+
 
 class EnvPart(StrictModel):
     """One environment of a run."""
@@ -123,6 +126,10 @@ class RolloutConfig(PlayConfig):
     """Of sampling, in training and in sampled evaluations."""
     max_new_tokens: int = Field(default=32, ge=1)
     """Longest action in tokens."""
+    opponent: str = SELF
+    """Who the other players are where several play: ``self``, the policy in training, which is then
+    trained as each of them; ``random``; ``expert``; or the folder of a run or a checkpoint. Against
+    an opponent the policy is one player, which one depends on the task."""
     mode: Literal["sync", "overlap"] = "sync"
     """``sync``: play, then learn, in turns; the same numbers on every machine. ``overlap``: learn
     while episodes go on; which meet which weights, and so the results, depends on speed. With
@@ -192,6 +199,9 @@ class EvaluationConfig(StrictModel):
     """Tasks of the train split that are never trained on; they decide when to stop."""
     target_success: float | None = Field(default=None, gt=0, le=1)
     """Training ends early when sampled success on the validation tasks reaches this."""
+    opponent: str = "random"
+    """Who the other players are where several play, as in ``rollout.opponent``. Against ``self``
+    success says how often who acts first wins, and nothing of progress."""
     held_out_tasks: int = Field(default=256, ge=1, le=1_000_000)
     """Tasks of the test split, played before and after training, sampled and greedy."""
 

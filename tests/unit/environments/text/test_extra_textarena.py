@@ -256,8 +256,31 @@ def test_a_game_with_one_problem_cannot_be_split() -> None:
 def test_unknown_games_and_games_for_several_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'Mastermind-v0'"):
         from_textarena("Mastermnd-v0")
-    with pytest.raises(ConfigError, match="for one player"):
+    with pytest.raises(ConfigError, match="for num_players=1"):
         from_textarena("TicTacToe-v0")
+
+
+@needs_textarena
+def test_several_play_and_each_hears_the_other() -> None:
+    env = from_textarena("KuhnPoker-v0", num_players=2, split_by_content=False)
+    _, info = env.reset(seed=1)
+    assert info["players"] == ("Player 0", "Player 1")
+    first = info["player"]
+    opening, _, _, _, info = env.step("[check]")
+    assert info["player"] != first
+    assert f"[{first}] [check]" in opening["text"] or "submitted move: '[check]'" in opening["text"]
+    assert "Your card is" in opening["text"]  # it had not heard its rules yet
+    paid: dict[str, float] = {}
+    for _ in range(30):
+        mover = info["player"]
+        _, reward, over, _, info = env.step(
+            ["[check]", "[bet]", "[call]"][env.np_random.integers(3)]
+        )
+        if over:
+            paid = {mover: reward, **info["other_rewards"]}
+            break
+    assert sorted(paid.values()) in ([-1.0, 1.0], [0.0, 0.0])
+    assert info["scores"] == {name: (1 + reward) / 2 for name, reward in paid.items()}
 
 
 @needs_textarena

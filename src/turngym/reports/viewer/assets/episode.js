@@ -105,6 +105,7 @@ function turnBar(episode, number) {
   chips.push(chip(turn.reward > 0 ? 'good' : turn.reward < 0 ? 'bad' : '', `reward ${signed(turn.reward) || '0'}`, parts));
   if (parts) chips.push(chip('', parts));
   if (advantages) chips.push(chip(advantages[number] > 0 ? 'more' : advantages[number] < 0 ? 'less' : '', `advantage ${signed(advantages[number]) || '0'}`));
+  if (turn.player) chips.push(chip('', turn.player));
   if (turn.invalid_action) chips.push(chip('odd', 'invalid'));
   const sampled = sampledTokens(turn);
   if (sampled) chips.push(chip('', `${sampled} tokens`));
