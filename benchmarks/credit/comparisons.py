@@ -282,6 +282,31 @@ COMPARISONS = {
         ),
         seeds=10,
     ),
+    # Who the other player is in training: the policy itself, chance, or an expert. All are measured
+    # against chance. Itself, it is both players, so an episode has twice the turns that are trained.
+    "self-play": Comparison(
+        config="demo",
+        shared=(
+            "env.id=text/tictactoe",
+            "warm_start.episodes=128",
+            "warm_start.expert_noise=0.8",
+            "warm_start.target_success=0.99",
+            "warm_start.evaluate_from=300",
+            "warm_start.max_steps=300",
+            "evaluation.every=10",
+            "evaluation.opponent=random",
+        ),
+        episodes=5120,
+        algos=("grpo", "grpo-chance=grpo", "grpo-expert=grpo"),
+        settings=(
+            "grpo-chance:rollout.opponent=random",
+            "grpo-expert:rollout.opponent=expert",
+        ),
+        tries=("*:learner.lr=3e-4", "*:learner.lr=1.5e-3"),
+        tuning_seeds=1,
+        first_seed=10,
+        seeds=10,
+    ),
     # Four turns for what takes three: all begin asking at random, and win one in twelve.
     "questions": Comparison(
         config="credit_city",
