@@ -283,7 +283,7 @@ COMPARISONS = {
         seeds=10,
     ),
     # Who the other player is in training: the policy itself, chance, or an expert. All are measured
-    # against chance. Itself, it is both players, so an episode has twice the turns that are trained.
+    # against chance. A policy that is both players trains on twice the turns of an episode.
     "self-play": Comparison(
         config="demo",
         shared=(

@@ -1,7 +1,8 @@
 """Conversations of data sets, read as episodes: ``messages``, or ``conversations`` as in ShareGPT.
 
-A conversation is a line of a ``.jsonl`` file, or one of a list in a ``.json`` file. What is beside
-it counts where ``turngym export`` writes it so: ``env``, ``task``, ``score`` and ``stop_reason``.
+A conversation is a line of a ``.jsonl`` file, a row of a ``.parquet`` file, or one of a list in a
+``.json`` file. What is beside it counts where ``turngym export`` writes it so: ``env``, ``task``,
+``score`` and ``stop_reason``.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from typing import Any, get_args
 
 from turngym.agents.remote.wire import said_in
 from turngym.errors import RecordError
+from turngym.plugins import import_extra
 from turngym.records import from_json
 from turngym.types import Message, Role, StopReason, ToolCall, Trajectory, Turn
 
+_BATCH = 200
+"""Rows of Parquet in memory at once."""
 CHAT = "chat/"
 """Begins the environment's name of a conversation that does not name one."""
 _ROLES = {
@@ -100,13 +104,26 @@ def from_chat(row: Any, *, name: str) -> Trajectory:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Any]]:
-    """Yield what the lines of a file hold, or the list in it, with their numbers from 1."""
+    """Yield what the lines or rows of a file hold, or the list in it, with their numbers from 1."""
+    if file.suffix == ".parquet":
+        parquet = import_extra("pyarrow.parquet", f"{file.name}", "search")
+        batches = parquet.ParquetFile(file).iter_batches(_BATCH)
+        rows = (row for batch in batches for row in batch.to_pylist())
+        yield from enumerate(map(_without_nulls, rows), start=1)
+        return
     with file.open(encoding="utf-8-sig") as text:
         if file.suffix == ".json":
             content = json.load(text)
             yield from enumerate(content if isinstance(content, list) else [content], start=1)
         else:
             yield from enumerate((json.loads(line) for line in text if line.strip()), start=1)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return what a row holds without the fields that it has only because other rows do."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def _messages(row: Mapping[str, Any]) -> Sequence[Any] | None:

@@ -35,7 +35,7 @@ def episodes(run: Path) -> Iterator[tuple[str, Trajectory]]:
         raise ConfigError(f"{run}: there is no such folder or file")
     root, files = (run if run.is_dir() else run.parent), sources_of(run)
     others = not files and not (run / MANIFEST).exists()  # else a run that holds nothing yet
-    elsewhere = [run] if run.is_file() else sorted(run.glob("*.json*")) if others else []
+    elsewhere = [run] if run.is_file() else _of_others(run) if others else []
     readers = {path: read_chats if is_chats(path) else read_atif for path in elsewhere}
     if foreign := [p for p in elsewhere if p.suffix == ".json" or readers[p] is read_chats]:
         for path in foreign:
@@ -54,6 +54,12 @@ def episodes(run: Path) -> Iterator[tuple[str, Trajectory]]:
                     yield label, from_json(line)
                 except RecordError as error:
                     raise RecordError(f"{file}:{number}: {error}") from error
+
+
+def _of_others(folder: Path) -> list[Path]:
+    """Return what may be of others: JSON in a folder, Parquet at any depth of it."""
+    parquet = [path for path in files_in(folder) if path.suffix == ".parquet"]
+    return [*sorted(folder.glob("*.json*")), *parquet]
 
 
 def sources_of(run: Path) -> list[Path]:

@@ -10,7 +10,7 @@ import pytest
 
 import turngym
 from turngym.cli.main import main
-from turngym.errors import RecordError
+from turngym.errors import ConfigError, RecordError
 from turngym.records import write_trajectories
 from turngym.rollouts.chats import from_chat, is_chats, read_chats
 from turngym.rollouts.recorded import episodes
@@ -125,3 +125,42 @@ def test_a_broken_conversation_is_named_with_its_place(row: Any, said: str, tmp_
         list(episodes(file))
     assert f"{file}: {said}" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_parquet_as_data_sets_have_it(tmp_path: Path) -> None:
+    """Every row has all fields there, and those that it has not are null."""
+    pyarrow = pytest.importorskip("pyarrow", reason="NOT RUN: needs pyarrow, in extra search")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assistant = {"role": "assistant", "content": "go south"}
+    rows = [
+        {"messages": [{"role": "user", "content": "A room."}, assistant], "score": 1.0},
+        {"messages": [{"role": "user", "content": "A hall."}, assistant | {"weight": 1}]},
+        {"messages": OPENAI["messages"][2:5:2], "score": 0.5},
+    ]
+    plain = [json.loads(json.dumps(row)) for row in rows]
+    plain[2]["messages"][0] = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    folder = tmp_path / "set" / "data"
+    folder.mkdir(parents=True)
+    parquet.write_table(pyarrow.Table.from_pylist(plain), folder / "train-00000-of-00001.parquet")
+    (tmp_path / "set" / "README.md").write_text("---\nlicense: mit\n---\n")
+    found = [one for _, one in episodes(tmp_path / "set")]
+    assert [one.score for one in found] == [1.0, None, 0.5]
+    assert [len(one.turns) for one in found] == [1, 1, 1]
+    assert found[0].turns[0].action == said("go south")
+    assert found[2].turns[0].action == said("", ToolCall(name="look", arguments={"at": "map"}))
+    (folder / "train-00000-of-00001.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(ConfigError, match="no trajectories in here"):
+        [*episodes(tmp_path / "set")]
+
+
+def test_our_own_data_set_comes_back(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="NOT RUN: needs pyarrow, in extra search")
+    played = turngym.rollout("text/maze", "expert", episodes=3)
+    write_trajectories(tmp_path / "run" / "mazes.jsonl", played)
+    words = ["export", str(tmp_path / "run"), "--format", "hf", "--out", str(tmp_path / "set")]
+    assert main(words) == 0
+    found = [one for _, one in episodes(tmp_path / "set")]
+    assert [one.task_id for one in found] == [one.task_id for one in played]
+    assert [one.score for one in found] == [1.0] * 3
+    for now, was in zip(found, played, strict=True):
+        assert [t.action.content for t in now.turns] == [t.action.content for t in was.turns]
