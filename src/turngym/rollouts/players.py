@@ -50,7 +50,7 @@ class Versus:
         )
 
     def start(self, context: EpisodeContext) -> PolicySession:
-        """Return a session of whoever is ``context.player``."""
+        """Return a session of the one who is ``context.player``."""
         if context.player == self.player(context):
             return self.policy.start(context)
         return _Opponent(self.opponent.start(context))
