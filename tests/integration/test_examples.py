@@ -27,6 +27,7 @@ SAYS = {
     "08_evaluation.py": "terminated",
     "09_simulated_user.py": "1.0 ['white', 'scarf']",
     "10_agent_program.py": "score 1.0",
+    "11_two_players.py": "wins 100%",
 }
 
 

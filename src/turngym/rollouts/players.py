@@ -9,6 +9,7 @@ for each player, as credit and training take them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -79,7 +80,7 @@ class _Opponent:
         return replace(turn, spans=given(turn.spans))
 
     async def close(self) -> None:
-        await awaited(self._session.close())
+        await _close(self._session)
 
 
 class Sessions:
@@ -130,8 +131,13 @@ class Sessions:
 
     async def close(self) -> None:
         """Close them all."""
-        for session in self._begun.values():
-            await awaited(session.close())
+        async with AsyncExitStack() as opened:  # all of them, where one cannot be closed
+            for session in self._begun.values():
+                opened.push_async_callback(_close, session)
+
+
+async def _close(session: PolicySession) -> None:
+    await awaited(session.close())
 
 
 def policy_boundary(phase: str) -> Boundary:

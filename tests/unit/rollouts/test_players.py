@@ -203,6 +203,25 @@ async def test_an_opponent_that_breaks_is_a_fault_and_no_reward():
     assert found.scores == {}
 
 
+async def test_a_session_that_cannot_be_closed_keeps_none_open():
+    class Stuck(Saying):
+        def start(self, context):
+            session = super().start(context)
+            close = session.close
+
+            def broken():
+                close()
+                raise OSError("no")
+
+            session.close = broken
+            return session
+
+    policy = Stuck("pass")
+    found = await rollout(RoundTable(), policy, spec_of())
+    assert found.stop_reason is StopReason.TERMINATED
+    assert policy.closed == 3
+
+
 async def test_groups_compare_attempts_of_one_player():
     specs = group_specs("helpers/table", RoundTable().task("train", 0), seed=3, group_size=2)
     taking = [Seated(Ann=("take",)), Seated(Ben=("take",))]
