@@ -15,11 +15,12 @@ from transformers import AutoTokenizer, MambaConfig, MambaForCausalLM, PreTraine
 
 from helpers.cli import SOURCE
 from helpers.models import tokenizer
-from turngym.agents.engine.config import TinyModelConfig
+from turngym.agents.engine.config import PretrainedModelConfig, TinyModelConfig
 from turngym.agents.engine.models import (
     add_lora,
     build_tiny_model,
     check_model_path,
+    empty_model,
     load_model_dir,
     load_tokenizer,
     save_model_dir,
@@ -91,6 +92,22 @@ def test_missing_model_folder_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_code_that_comes_with_a_model_is_not_run_and_not_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    shape = {"model_type": "own", "architectures": ["Model"], "auto_map": names}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(own))
+    (tmp_path / "own.py").write_text("raise SystemExit('it was run')")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("somebody was asked"))
+    config = PretrainedModelConfig(type="pretrained", path=str(tmp_path), context=64)
+    for load in (load_model_dir, load_tokenizer, lambda _: empty_model(config)):
+        with pytest.raises(ConfigError, match="it needs code of its own, which is not run"):
+            load(tmp_path)
+
+
 def _changed(weights: dict[str, torch.Tensor], folder: Path, what: str) -> None:
     embeddings = "model.embed_tokens.weight"
     if what == "a layer is gone":
@@ -140,7 +157,7 @@ def test_a_token_of_the_template_that_the_model_lacks_is_named(tmp_path: Path) -
 def test_a_folder_without_a_tokenizer_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: str) -> None:
+    def refuse(path: str, **_: bool) -> None:
         raise ValueError("Couldn't instantiate the backend tokenizer from one of:\n(1) a ...")
 
     (tmp_path / "config.json").write_text("{}")
@@ -189,7 +206,7 @@ def test_a_folder_without_a_model_says_so_and_a_run_where_its_model_is(tmp_path:
 def test_threads_may_make_the_first_models_of_a_process_at_once() -> None:
     program = """
 import threading
-from turngym.agents.engine.config import TinyModelConfig
+from turngym.agents.engine.config import PretrainedModelConfig, TinyModelConfig
 from turngym.agents.engine.models import build_tiny_model
 from turngym.agents.engine.small_tokenizer import train_tokenizer
 errors, start = [], threading.Barrier(8)

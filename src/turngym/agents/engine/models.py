@@ -124,6 +124,10 @@ def _tiny_shape(
     return _with_eyes(config, shape, image_token) if config.images else shape
 
 
+_OWN_CODE = {"trust_remote_code": False}
+"""No program in a model's folder is run; where nothing is said, transformers asks on stdin."""
+
+
 def empty_model(config: ModelConfig) -> PreTrainedModel:
     """Return the model of ``config`` without memory for its weights; for its shape.
 
@@ -138,7 +142,7 @@ def empty_model(config: ModelConfig) -> PreTrainedModel:
     else:
         path = _unpacked(config.path)
         try:
-            shape = AutoConfig.from_pretrained(str(path))
+            shape = AutoConfig.from_pretrained(str(path), **_OWN_CODE)
         except Exception as error:
             raise _not_loaded("model", config.path, error) from error
         longest = getattr(shape.get_text_config(), "max_position_embeddings", None)
@@ -172,16 +176,17 @@ def load_model_dir(
         with BUILDING, _no_progress_bars():
             model, report = _model_class(images=images).from_pretrained(
                 str(path),
+                **_OWN_CODE,
                 dtype=torch.float32,
                 ignore_mismatched_sizes=True,  # refused below, by name
                 output_loading_info=True,
             )
             if images:
                 with importing_extra("a model that sees", "vision"):
-                    processor = AutoProcessor.from_pretrained(str(path))
+                    processor = AutoProcessor.from_pretrained(str(path), **_OWN_CODE)
                 tokenizer = processor.tokenizer
             else:
-                tokenizer = AutoTokenizer.from_pretrained(str(path))
+                tokenizer = AutoTokenizer.from_pretrained(str(path), **_OWN_CODE)
     except ConfigError:
         raise
     except Exception as error:  # transformers raises anything over files that it cannot use
@@ -239,7 +244,7 @@ def load_tokenizer(
         from transformers import AutoTokenizer, GenerationConfig
     path = _unpacked(path)
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(path))
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(path), **_OWN_CODE)
     except Exception as error:
         raise _not_loaded("tokenizer", path, error) from error
     card = None
@@ -255,6 +260,8 @@ def _not_loaded(what: str, path: str | Path, error: Exception) -> ConfigError:
     reason = " ".join(lines[: 1 + lines[0].endswith(":")])
     if "instantiate the backend tokenizer" in reason:
         reason = "it holds no tokenizer; wanted tokenizer.json, or what else one is saved as"
+    if "custom code" in reason:
+        reason = "it needs code of its own, which is not run; wanted a model that transformers has"
     if "Unrecognized configuration class" in reason and "ImageTextToText" not in reason:
         where, reason = "", "it is no model that reads text alone; set images=true if it also sees"
     return ConfigError(f"{what} {str(path)!r} cannot be loaded: {where}{reason}")

@@ -166,8 +166,12 @@ class PretrainedEncoder(Encoder):
 
         try:
             # Any: transformers is untyped.
-            self.body: Any = AutoModel.from_pretrained(config.encoder, dtype=torch.float32)
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(config.encoder)
+            self.body: Any = AutoModel.from_pretrained(
+                config.encoder, dtype=torch.float32, trust_remote_code=False
+            )
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(
+                config.encoder, trust_remote_code=False
+            )
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(
