@@ -104,10 +104,10 @@ async def test_a_separate_verifier_sees_artifacts_alone(tmp_path: Path):
         tests__test_DOT_sh="#!/bin/bash\n"
         "ls /app; cd /logs/artifacts; [ -x run ] && [ ! -x when ] && "
         '[ "$(ls /app)" = out.txt ] && [ -s run ] && [ "$(cat /app/out.txt)" = 42 ]\n'
-        'echo "{\\"reward\\": $((1 - $?)), \\"form\\": 1}" > /logs/verifier/reward.json\n',
+        'echo "{\\"reward\\": $((1 - $?)), \\"files\\": 12}" > /logs/verifier/reward.json\n',
     )
     info = (await played(tmp_path))[2]
-    assert (info["score"], info["parts"]) == (1.0, {"reward": 1.0, "form": 1.0})
+    assert (info["score"], info["parts"]) == (1.0, {"reward": 1.0, "files": 12.0})
     assert (await played(tmp_path, "bash rm -rf /app/*", "submit"))[2]["score"] == 0.0
 
 

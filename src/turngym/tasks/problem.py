@@ -19,6 +19,7 @@ dialogue and offers a world.
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,22 +40,24 @@ class JudgeResult:
     """What a judge found. A sum of weights that misses 0 or 1 by its rounding is taken for it.
 
     Raises:
-        ConfigError: A number is not in [0, 1].
+        ConfigError: The score is not in [0, 1], or a part is no finite number.
     """
 
     score: float
     """1 for what was asked, 0 for nothing of it."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Scores by name, where there is more than one thing to judge."""
+    """Scores by name, where there is more than one thing to judge, or what else was measured."""
     evidence: str = ""
     """Why it is not more, in one line; "" where nothing is amiss."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "score", _whole(self.score))
         object.__setattr__(self, "parts", {name: _whole(one) for name, one in self.parts.items()})
-        for name, value in {"score": self.score, **self.parts}.items():
-            if not 0 <= value <= 1:
-                raise ConfigError(f"judge result: {name} is {value!r}, wanted a number in [0, 1]")
+        if not 0 <= self.score <= 1:
+            raise ConfigError(f"judge result: score is {self.score!r}, wanted a number in [0, 1]")
+        for name, value in self.parts.items():
+            if not math.isfinite(value):
+                raise ConfigError(f"judge result: {name} is {value!r}, wanted a finite number")
 
 
 def _whole(value: float) -> float:

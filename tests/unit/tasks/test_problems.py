@@ -62,6 +62,14 @@ def test_a_sum_of_weights_that_misses_one_by_its_rounding_is_one() -> None:
     )
 
 
+def test_a_score_is_a_share_and_what_else_is_measured_any_number() -> None:
+    assert JudgeResult(score=0.5, parts={"seconds": 12.5, "left": -3.0}).parts["left"] == -3.0
+    with pytest.raises(ConfigError, match=r"score is 1\.5, wanted a number in"):
+        JudgeResult(score=1.5)
+    with pytest.raises(ConfigError, match="seconds is nan, wanted a finite number"):
+        JudgeResult(score=1.0, parts={"seconds": float("nan")})
+
+
 async def test_a_judge_may_return_a_truth_a_number_or_a_result():
     found = [await judge(Sum(1, 2), ChatRow(answer), "sum/test/0") for answer in ("3", "4", None)]
     assert [one.score for one in found] == [1.0, 0.0, 0.0]
