@@ -83,12 +83,18 @@ FEW = [
 
 
 def test_the_page_has_a_command_for_each_use() -> None:
-    assert [line.split()[0] for line in COMMANDS] == ["eval", "play", "envs", "train"]
+    assert [line.split()[0] for line in COMMANDS] == [
+        *("eval", "play", "envs", "train"),
+        *("eval", "eval", "train", "train"),  # of two players
+    ]
 
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_of_the_page_work_as_printed(line: str, tmp_path: Path) -> None:
-    (tmp_path / "bulls_and_cows.py").write_text(blocks("docs/new_game.md")[0], encoding="utf-8")
+    page = blocks("docs/new_game.md")
+    [nim] = [block for block in page if "class Nim" in block]
+    for name, block in (("bulls_and_cows.py", page[0]), ("nim.py", nim)):
+        (tmp_path / name).write_text(block, encoding="utf-8")
     if line.startswith("train"):
         done = warm.turngym(*line.split(), *" ".join(FEW).split(), cwd=tmp_path)
     else:

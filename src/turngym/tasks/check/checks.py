@@ -358,12 +358,16 @@ class TaskChecks:
         """Have no part of the judge that could be left out unnoticed.
 
         A judge without one of its parts gives the least of the others. Some negative case must
-        then score more than it does: else nothing shows that the part is there.
+        then score more than it does: else nothing shows that the part is there. What an expert has
+        less or more than a 1 of is no part, but was measured beside them.
         """
-        names = sorted({name for one in self._experts for name in one.parts})
+        won = [one.parts for one in self._experts if one.parts]
+        names = sorted(set[str]().union(*won))
+        names = [name for name in names if all(parts.get(name, 1.0) == 1.0 for parts in won)]
         if len(names) < 2:
             raise NotRun("the judge does not say what its parts find")
-        cases = [one.parts for one in self._negatives if one.parts]
+        lost = [one.parts for one in self._negatives if one.parts]
+        cases = [{name: parts[name] for name in names if name in parts} for parts in lost]
         found = {"parts": names, "negatives": len(cases)}
         for name in names:
             if all(parts.get(name, 0.0) >= 1.0 for parts in cases):
