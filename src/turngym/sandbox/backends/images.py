@@ -20,7 +20,7 @@ from pathlib import Path
 
 from turngym.errors import SandboxRefused
 from turngym.sandbox.backends.runtime import cache_folder, made_once
-from turngym.sandbox.trees import digest, manifest
+from turngym.sandbox.trees import digest, manifest, unpack
 
 _OWN = frozenset(
     ["dev", "home", "lost+found", "mnt", "opt", "proc", "root", "run", "sys", "tmp", "workspace"]
@@ -165,16 +165,8 @@ def unpacked(image: str) -> Path:
         name = hashlib.file_digest(file, "sha256").hexdigest()
     target = cache_folder() / f"image-{name[:24]}"
 
-    def unpack(fresh: Path) -> None:
-        with tarfile.open(path) as archive:
-            # Keeps names inside, drops devices, and set-uid bits mean nothing where it is mounted.
-            plain = [
-                one for one in archive if one.isfile() or one.isdir() or one.issym() or one.islnk()
-            ]
-            archive.extractall(fresh, filter="tar", members=plain)
-
     try:
-        return made_once(target, unpack)
+        return made_once(target, partial(unpack, path))
     except (OSError, tarfile.TarError) as error:
         raise SandboxRefused(
             f"the image {image!r} cannot be unpacked", str(error),
