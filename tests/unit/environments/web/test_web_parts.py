@@ -269,6 +269,13 @@ def test_the_expert_of_a_flight_types_a_city_again_that_the_page_missed() -> Non
     assert expert(ExpertView(goal, view, (typed, *waits))) == fill(field, "Boston")
 
 
+def test_the_expert_of_a_mail_knows_who_has_a_name_of_two_words() -> None:
+    names = {3: "Tracie", 9: "La Verne", 15: "Hanna"}
+    rows = [Element(mark=mark, role="text", name=name) for mark, name in names.items()]
+    page = ExpertView("Send email from La Verne to Tracie.", PageView(elements=tuple(rows)))
+    assert EXPERTS["email-inbox-forward-nl-turk"](page) == ("click", {"mark": 9})
+
+
 @pytest.mark.parametrize("start", ["a.html", "a.html?q=1", "a.html#two", "a.html?q=1#two"])
 def test_a_first_page_may_have_a_query_and_a_fragment(start: str, tmp_path: Path) -> None:
     (tmp_path / "a.html").touch()
