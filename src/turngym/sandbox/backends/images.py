@@ -117,7 +117,7 @@ def host_etc() -> Path:
 @cache
 def _made_etc(folder: Path) -> Path:
     try:
-        with tempfile.TemporaryDirectory(prefix="turngym-etc-") as temporary:
+        with tempfile.TemporaryDirectory(prefix="etc-new-", dir=folder) as temporary:
             fresh = Path(temporary)
             for name, text in _ETC_FILES.items():
                 (fresh / name).write_text(text)
@@ -127,8 +127,9 @@ def _made_etc(folder: Path) -> Path:
             copy = partial(shutil.copytree, fresh, symlinks=True, dirs_exist_ok=True)
             return made_once(folder / f"etc-{digest(manifest(fresh))[:16]}", copy)
     except OSError as error:
+        one = error.args[0][0][-1] if isinstance(error, shutil.Error) else error  # of many files
         raise SandboxRefused(
-            "the image 'host' cannot be written to the cache", str(error),
+            "the image 'host' cannot be written to the cache", str(one),
             f"Free some space in {str(folder)!r}, or set TURNGYM_CACHE",
         ) from None  # fmt: skip
 
