@@ -439,7 +439,7 @@ class Tab:
         if "exceptionDetails" in answer:
             details = answer["exceptionDetails"]
             text = details.get("exception", {}).get("description", details.get("text", ""))
-            raise RuntimeError(f"page.js: {str(text)[:300]}")
+            raise RuntimeError(str(text).split("\n", 1)[0][:300])
         result: dict[str, Any] = answer["result"]
         return result
 

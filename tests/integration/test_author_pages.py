@@ -1,0 +1,109 @@
+"""Pages of an author: what is seen of them, what can be done there, and what is judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turngym.environments.web.browser import BrowserHost
+from turngym.environments.web.pages import PagesEnv
+from turngym.errors import TaskFault
+from turngym.tasks.problem import PageProblem, PageWorld
+from turngym.tasks.sets import ListedSet
+
+pytestmark = [
+    pytest.mark.extra("playwright", "$TURNGYM_CHROMIUM|chromium-headless-shell|chromium"),
+    pytest.mark.timeout(300),
+]
+
+FORM = """<!doctype html><meta charset=utf-8><title>Form</title>
+<p>{words}</p><table><tr><td>{words}<td>last</table>
+<label><input type=radio> {words}</label>
+<label>Day <input type=date value=2024-01-31></label>
+<label>Tint <input type=color value="#112233"></label>
+<label>Level <input type=range min=0 max=10 step=2 value=6></label>
+<label>Group <select><optgroup label=X disabled><option>gone</optgroup><option>here</select></label>
+<fieldset disabled><label>Code <input value=fixed></label></fieldset>
+<details><summary>More</summary><p>folded</p><button>Inside</button></details>
+<iframe srcdoc="<input value=framed aria-label=Framed>"></iframe>
+<div id=host></div><p id=log>nothing</p>
+<script>
+  host.attachShadow({mode: "open"}).innerHTML = "<input value=shadowed aria-label=Shadowed>"
+</script>"""
+DRAG = """<!doctype html><meta charset=utf-8><title>Drag</title>
+<div id=card draggable=true>Card</div><div id=box tabindex=0>Box</div>
+<canvas id=sheet width=300 height=150></canvas><p id=log>nothing</p>
+<script>
+  card.ondragstart = (event) => event.dataTransfer.setData("text", "card")
+  box.ondragover = (event) => event.preventDefault()
+  box.ondrop = (event) => { log.textContent = "dropped " + event.dataTransfer.getData("text") }
+  sheet.onclick = (event) => { log.textContent = `at ${event.offsetX}` }
+</script>"""
+WORDS = " ".join(f"word{number}" for number in range(150))
+
+
+class Pages(PageProblem):
+    """Reach a state of the first page."""
+
+    prompt = "Do it."
+
+    def __init__(self, folder: Path, expression: str = "done") -> None:
+        self.pages, self.expression = str(folder), expression
+
+    async def judge(self, world: PageWorld) -> bool:
+        return await world.evaluate(self.expression) == 1
+
+    def expert(self) -> list[Any]:
+        return []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def browser():
+    """Share one browser among all tests here."""
+    host = BrowserHost.lease()
+    yield host
+    host.release()
+
+
+@pytest.fixture
+async def start(tmp_path):
+    """Return a function that starts an episode at the first page; closes what was opened."""
+    first = "<title>First</title><a href=form.html>on</a><script>var done = 1</script>"
+    (tmp_path / "index.html").write_text(first)
+    (tmp_path / "form.html").write_text(FORM.replace("{words}", WORDS))
+    (tmp_path / "drag.html").write_text(DRAG)
+    made: list[PagesEnv] = []
+
+    async def begin(*actions: str, **problem: str) -> PagesEnv:
+        env = PagesEnv(tasks=ListedSet("pages", [("one", Pages(tmp_path, **problem))]))
+        made.append(env)
+        await env.reset(seed=0)
+        for action in actions:
+            await env.step(action)
+        return env
+
+    yield begin
+    for env in made:
+        await env.close()
+
+
+async def do(env: PagesEnv, action: str, name: str = "") -> tuple[str, str | None]:
+    """Carry out an action on what is called ``name``; return the page and why it was refused."""
+    mark = next((one.mark for one in env.view.elements if name and one.name == name), 0)
+    observation, *_, info = await env.step(action.replace("NAME", str(mark)))
+    return observation["text"], info.get("invalid_action")
+
+
+@pytest.mark.parametrize("last", ["new_tab", "goto http://task.test/gone", "click 1"])
+async def test_who_has_left_the_page_before_the_judge_asks_it_has_lost(start, last):
+    env = await start(last)
+    _, reward, terminated, _, info = await env.step("stop")
+    assert (reward, terminated, info["score"]) == (0.0, True, 0.0)
+
+
+async def test_a_judge_that_asks_the_first_page_for_what_it_never_has_is_a_fault_in_one_line(start):
+    env = await start(expression="bougth")
+    with pytest.raises(TaskFault, match=r"judge: RuntimeError: ReferenceError: bougth.*\)$"):
+        await env.step("stop")
