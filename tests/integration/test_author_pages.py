@@ -107,3 +107,11 @@ async def test_a_judge_that_asks_the_first_page_for_what_it_never_has_is_a_fault
     env = await start(expression="bougth")
     with pytest.raises(TaskFault, match=r"judge: RuntimeError: ReferenceError: bougth.*\)$"):
         await env.step("stop")
+
+
+async def test_a_card_is_dragged_and_a_place_of_a_drawing_clicked(start):
+    env = await start("goto http://task.test/drag.html")
+    card, box = (one.mark for one in env.view.elements if one.name in ("Card", "Box"))
+    assert "dropped card" in (await do(env, f"drag {card} to {box}"))[0]
+    sheet = next(one for one in env.view.elements if one.role == "canvas")
+    assert "at 40" in (await do(env, f"click at {sheet.x + 40} {sheet.y + 9}"))[0]

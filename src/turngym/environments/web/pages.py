@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
+from turngym.environments.web.acting import COMMANDS
 from turngym.environments.web.base import ProblemWebEnv, WebOptions
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.egress import Folder, Site
@@ -36,6 +37,7 @@ class PagesEnv(ProblemWebEnv):
     End: ``stop`` or ``answer``; a limit of turns judges as ``stop`` does.
     """
 
+    actions: ClassVar[tuple[str, ...]] = tuple(COMMANDS.templates)
     max_turns: ClassVar[int] = 30
     programs: ClassVar[tuple[str, ...]] = (NEED,)
     modules: ClassVar[tuple[str, ...]] = ("playwright",)
