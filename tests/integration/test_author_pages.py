@@ -109,6 +109,12 @@ async def test_a_judge_that_asks_the_first_page_for_what_it_never_has_is_a_fault
         await env.step("stop")
 
 
+async def test_an_address_without_a_file_is_the_first_page_of_its_folder(start):
+    env = await start("goto http://task.test/")
+    assert env.view.title == "First"
+    await env.step("stop")
+
+
 async def test_a_card_is_dragged_and_a_place_of_a_drawing_clicked(start):
     env = await start("goto http://task.test/drag.html")
     card, box = (one.mark for one in env.view.elements if one.name in ("Card", "Box"))
