@@ -121,3 +121,36 @@ async def test_a_card_is_dragged_and_a_place_of_a_drawing_clicked(start):
     assert "dropped card" in (await do(env, f"drag {card} to {box}"))[0]
     sheet = next(one for one in env.view.elements if one.role == "canvas")
     assert "at 40" in (await do(env, f"click at {sheet.x + 40} {sheet.y + 9}"))[0]
+
+
+@pytest.mark.parametrize("name", ["Framed", "Shadowed"])
+async def test_what_is_typed_into_in_a_frame_or_a_shadow_tree_has_the_focus_and_is_copied(
+    start, name
+):
+    env = await start("goto http://task.test/form.html")
+    text, _ = await do(env, "click NAME", name)
+    mark = next(one.mark for one in env.view.elements if one.name == name)
+    assert f"Focus: [{mark}]" in text
+    for keys in ("Control+A", "Control+C"):
+        await env.step(f"press {keys}")
+    assert env.session.clipboard == name.lower()
+
+
+@pytest.mark.parametrize("keys", ["Shift+Insert", "Control+Shift+V", "Control+KeyV", "Control+v"])
+async def test_what_one_episode_copies_another_cannot_paste(start, keys):
+    one, other = [await start("goto http://task.test/form.html") for _ in range(2)]
+    await do(one, "click NAME", "Framed")
+    for pressed in ("Control+A", "Control+Insert", "End"):
+        await one.step(f"press {pressed}")
+    assert "'framedframed'" in (await do(one, f"press {keys}"))[0]
+    await do(other, "type NAME own", "Shadowed")
+    assert "'own'" in (await do(other, f"press {keys}"))[0]
+
+
+async def test_nothing_is_cut_and_the_clipboard_kept_where_nothing_is_selected(start):
+    env = await start("goto http://task.test/form.html")
+    await do(env, "click NAME", "Framed")
+    for keys in ("Control+A", "Control+C", "Home", "Control+X"):
+        text, _ = await do(env, f"press {keys}")
+    assert "'framed'" in text
+    assert env.session.clipboard == "framed"

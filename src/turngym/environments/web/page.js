@@ -32,6 +32,9 @@
   addEventListener("load", () => { changed = performance.now(); });
   addEventListener("beforeunload", () => { leaving = true; });
 
+  // The browser has one clipboard for all episodes; nothing comes out of it.
+  addEventListener("paste", (event) => { event.preventDefault(); event.stopImmediatePropagation(); }, true);
+
   const FRAMES = 2;
   const lastInLine = () => scheduler.postTask(() => {}, { priority: "background" });
 
@@ -139,6 +142,15 @@
     return element.getAttribute("aria-valuetext") || element.getAttribute("aria-valuenow") || "";
   };
 
+  // What has the focus, in a frame or shadow tree too.
+  const focused = (root = document) => {
+    const one = root.activeElement, inner = one && (one.shadowRoot || one.contentDocument);
+    return inner && focused(inner) || one;
+  };
+
+  // By itself, or with the group that it is in.
+  const isOff = (element) => element.matches(":disabled");
+
   const statesOf = (element) => {
     const states = [];
     if (element.checked || element.getAttribute("aria-checked") === "true") states.push("checked");
@@ -147,7 +159,7 @@
     if (element.getAttribute("aria-selected") === "true") states.push("selected");
     const expanded = element.getAttribute("aria-expanded");
     if (expanded) states.push(expanded === "true" ? "expanded" : "collapsed");
-    if (element === element.ownerDocument.activeElement && element !== element.ownerDocument.body) states.push("focused");
+    if (element === focused() && element !== element.ownerDocument.body) states.push("focused");
     if (element.multiple) states.push("multiple");
     if (element.tagName === "TEXTAREA") states.push("multi-line");
     return states;
@@ -462,7 +474,7 @@
       const walk = new Walk(options);
       if (document.body) walk.visit(document.body, 0, false);
       const root = document.scrollingElement || document.documentElement || { scrollTop: 0, scrollHeight: 0 };
-      const active = document.activeElement;
+      const active = focused();
       return {
         url: location.href, title: squeeze(document.title), lines: walk.lines,
         isCut: walk.lines.length >= MAX_LINES || walk.visited > MAX_VISITED,
@@ -589,11 +601,11 @@
     },
 
     selected() {
-      const field = document.activeElement;
+      const field = focused();
       if (field && /^(INPUT|TEXTAREA)$/.test(field.tagName)) {
         try { return field.value.slice(field.selectionStart, field.selectionEnd); } catch { return field.value; }
       }
-      return String(getSelection());
+      return String((field ? field.ownerDocument : document).getSelection());
     },
 
     element(mark) { return find(mark)[0]; },
