@@ -123,6 +123,12 @@ async def test_a_card_is_dragged_and_a_place_of_a_drawing_clicked(start):
     assert "at 40" in (await do(env, f"click at {sheet.x + 40} {sheet.y + 9}"))[0]
 
 
+async def test_a_long_text_is_read_to_its_end(start):
+    env = await start("goto http://task.test/form.html")
+    names = [one.name for one in env.view.elements]
+    assert [WORDS, f"{WORDS} | last", WORDS] == names[:3]
+
+
 @pytest.mark.parametrize("name", ["Framed", "Shadowed"])
 async def test_what_is_typed_into_in_a_frame_or_a_shadow_tree_has_the_focus_and_is_copied(
     start, name

@@ -3,7 +3,7 @@
 (() => {
   if (globalThis.turngym) return;
 
-  const MAX_VISITED = 20000, MAX_LINES = 1500, MAX_NAME = 160, MAX_OPTIONS = 60;
+  const MAX_VISITED = 20000, MAX_LINES = 1500, MAX_NAME = 2000, MAX_OPTIONS = 60;
   const SKIPPED = new Set(["SCRIPT", "STYLE", "NOSCRIPT", "TEMPLATE", "HEAD", "META", "LINK", "BR", "HR", "WBR"]);
   const EDITABLE = new Set(["textbox", "searchbox", "spinbutton", "date", "time", "month", "week", "datetime-local", "color", "slider"]);
   const INPUTS = {
@@ -136,9 +136,9 @@
     if (role === "file") return [...element.files].map((file) => file.name).join(", ");
     if (element.tagName === "INPUT" || element.tagName === "TEXTAREA") {
       if (role === "button" || role === "checkbox" || role === "radio") return "";
-      return element.type === "password" ? "*".repeat(element.value.length) : element.value.slice(0, 2000);
+      return element.type === "password" ? "*".repeat(element.value.length) : element.value.slice(0, MAX_NAME);
     }
-    if (role === "textbox") return element.innerText.replace(/\n$/, "").slice(0, 2000);
+    if (role === "textbox") return element.innerText.replace(/\n$/, "").slice(0, MAX_NAME);
     return element.getAttribute("aria-valuetext") || element.getAttribute("aria-valuenow") || "";
   };
 

@@ -71,6 +71,10 @@ def test_a_longer_page_is_cut_at_whole_lines_from_the_view_on():
     top = page_text(view(*lines), 100).splitlines()
     assert top[0] == '[1] text "line 0"'
     assert top[-1] == "... 45 lines below; scroll down to read them"
+    assert page_text(view("x" * 200, "y"), 20).splitlines() == [
+        '[1] text "xxxxxxxxxx',
+        "... 1 lines below; scroll down to read them",
+    ]
     scrolled = PageView(
         elements=tuple(
             Element(mark=n, role="text", name=f"line {n}", y=20 * n - 205, height=20)
