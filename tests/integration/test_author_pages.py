@@ -129,6 +129,52 @@ async def test_a_long_text_is_read_to_its_end(start):
     assert [WORDS, f"{WORDS} | last", WORDS] == names[:3]
 
 
+async def test_what_a_group_disables_is_said_and_refused(start):
+    env = await start("goto http://task.test/form.html")
+    code = next(one for one in env.view.elements if one.name == "Code")
+    assert "disabled" in code.states
+    assert "cannot be changed" in ((await do(env, "type NAME other", "Code"))[1] or "")
+    text, refused = await do(env, "select NAME gone", "Group")
+    assert "cannot be changed" in (refused or "")
+    assert "select \"Group\" = 'here'" in text
+
+
+async def test_what_is_folded_up_is_not_shown_until_it_is_opened(start):
+    env = await start("goto http://task.test/form.html")
+    assert [one.name for one in env.view.elements if one.role == "button"] == ["More"]
+    assert '"Inside"' in (await do(env, "click NAME", "More"))[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "held"),
+    [
+        ("Day", "2024-02-31", "2024-01-31"),
+        ("Tint", "red", "#112233"),
+        ("Level", "5", "6"),
+    ],
+)
+async def test_a_value_that_a_field_does_not_take_leaves_it_as_it_was(start, name, text, held):
+    env = await start("goto http://task.test/form.html")
+    _, refused = await do(env, f"type NAME {text}", name)
+    assert f"did not take {text!r}; it holds {held!r}." in (refused or "")
+    shown, _ = await do(env, "wait")
+    assert f"\"{name}\" = '{held}'" in shown
+
+
+async def test_a_colour_in_capitals_is_taken(start):
+    env = await start("goto http://task.test/form.html")
+    shown, refused = await do(env, "type NAME #FF0000", "Tint")
+    assert refused is None
+    assert "\"Tint\" = '#ff0000'" in shown
+
+
+async def test_a_file_for_an_element_that_is_not_there_is_told(start):
+    env = await start("goto http://task.test/form.html")
+    (env.session.folder / "a.txt").write_text("a")
+    _, refused = await do(env, "upload 999 a.txt")
+    assert refused == "There is no element [999] on this page."
+
+
 @pytest.mark.parametrize("name", ["Framed", "Shadowed"])
 async def test_what_is_typed_into_in_a_frame_or_a_shadow_tree_has_the_focus_and_is_copied(
     start, name

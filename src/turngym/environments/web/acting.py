@@ -360,6 +360,8 @@ async def _upload(session: WebSession, mark: int, name: str) -> str | None:
     if not file.is_relative_to(session.folder.resolve()) or not file.is_file():
         known = ", ".join(sorted(one.name for one in session.folder.iterdir())) or "none"
         return f"There is no file {name[:80]!r}; files: {known}."
+    if problem := await session.tab.call("problem", mark):
+        return _problem(mark, problem)
     if not await session.tab.upload(mark, [str(file)]):
         return f"[{mark}] takes no file."
     return None

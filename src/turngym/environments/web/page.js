@@ -154,7 +154,7 @@
   const statesOf = (element) => {
     const states = [];
     if (element.checked || element.getAttribute("aria-checked") === "true") states.push("checked");
-    if (element.disabled || element.getAttribute("aria-disabled") === "true") states.push("disabled");
+    if (isOff(element) || element.getAttribute("aria-disabled") === "true") states.push("disabled");
     if (element.readOnly) states.push("read-only");
     if (element.getAttribute("aria-selected") === "true") states.push("selected");
     const expanded = element.getAttribute("aria-expanded");
@@ -211,6 +211,7 @@
     }
 
     children(element) {
+      if (element.tagName === "DETAILS" && !element.open) return [...element.children].filter((one) => one.tagName === "SUMMARY").slice(0, 1);
       const root = element.shadowRoot || element;
       const slot = element.tagName === "SLOT" && element.assignedNodes ? element.assignedNodes() : [];
       return slot.length ? slot : [...root.childNodes];
@@ -526,15 +527,21 @@
       const [element, problem] = find(mark);
       if (!element) return { problem };
       const role = roleOf(element);
-      if (element.disabled || element.readOnly) return { problem: "disabled" };
+      if (isOff(element) || element.readOnly) return { problem: "disabled" };
       const isField = element.tagName === "TEXTAREA" || element.tagName === "INPUT" && !["button", "checkbox", "radio", "file"].includes(role);
       if (!isField && !element.isContentEditable) return { problem: "no field" };
       if (element.tagName === "INPUT" && ["range", "color", "date", "time", "month", "week", "datetime-local"].includes(element.type)) {
+        const before = element.value;
         element.focus();
         element.value = text;
+        const isTaken = element.value.toLowerCase() === text.toLowerCase() || text && +element.value === +text;
+        if (!isTaken) {
+          element.value = before;
+          return { way: "set", kept: before };
+        }
         element.dispatchEvent(new Event("input", { bubbles: true }));
         element.dispatchEvent(new Event("change", { bubbles: true }));
-        return element.value === text ? { way: "set" } : { way: "set", kept: element.value };
+        return { way: "set" };
       }
       if (element.ownerDocument.activeElement !== element) element.focus();
       if (element.isContentEditable) {
@@ -562,13 +569,13 @@
       const [element, problem] = find(mark);
       if (!element) return { problem };
       if (element.tagName !== "SELECT") return { problem: "no list" };
-      if (element.disabled) return { problem: "disabled" };
+      if (isOff(element)) return { problem: "disabled" };
       const same = (text) => squeeze(text).toLowerCase() === squeeze(wanted).toLowerCase();
       const options = [...element.options];
       const option = options.find((one) => squeeze(one.label || one.text) === squeeze(wanted)) ||
         options.find((one) => same(one.label || one.text)) || options.find((one) => one.value === wanted);
       if (!option) return { problem: "no option", options: options.slice(0, 20).map((one) => short(one.label || one.text)) };
-      if (option.disabled) return { problem: "disabled" };
+      if (isOff(option)) return { problem: "disabled" };
       element.focus();
       option.selected = element.multiple ? !option.selected : true;
       element.dispatchEvent(new Event("input", { bubbles: true }));
@@ -609,6 +616,8 @@
     },
 
     element(mark) { return find(mark)[0]; },
+
+    problem(mark) { return find(mark)[1]; },
 
     boxes(marks) {
       return marks.map((mark) => {

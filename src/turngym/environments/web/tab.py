@@ -317,10 +317,10 @@ class Tab:
         )
         try:
             await self._session.send(
-                "DOM.setFileInputFiles", {"files": paths, "objectId": found.get("objectId", "")}
+                "DOM.setFileInputFiles", {"files": paths, "objectId": found["objectId"]}
             )
         except Exception as error:
-            if "not a file input" in str(error) or "objectId" in str(error):
+            if "not a file input" in str(error):
                 return False
             raise
         return True
