@@ -34,6 +34,19 @@ async def main():
     await backend.close()
 asyncio.run(main())
 """
+CHECK = """
+import asyncio
+from turngym.sandbox import Limits, SandboxSpec, open_backend
+from turngym.sandbox.checks.host_attacks import nothing_of_the_host_can_be_written
+async def main():
+    backend = open_backend("bubblewrap")
+    sandbox = await backend.start(SandboxSpec(limits=Limits(enforce="best_effort")))
+    await nothing_of_the_host_can_be_written(sandbox)
+    print("HELD")
+    await sandbox.close()
+    await backend.close()
+asyncio.run(main())
+"""
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root sets the stage")
 
 
@@ -77,6 +90,15 @@ def test_limits_that_a_plain_user_cannot_hold_are_refused_in_strict_mode() -> No
     assert told.startswith("SandboxRefused")
     assert "memory" in told
     assert "best_effort" in told
+
+
+@as_root
+@pytest.mark.extra("bwrap", "setpriv", "unshare")
+def test_a_plain_user_checks_folders_that_only_root_may_look_into() -> None:
+    closed = "mount -t tmpfs -o mode=700 none /var"
+    command = plain_user.command([sys.executable, "-c", CHECK], before=closed)
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.stdout == "HELD\n", run.stderr
 
 
 @as_root
