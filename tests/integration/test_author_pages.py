@@ -27,6 +27,8 @@ FORM = """<!doctype html><meta charset=utf-8><title>Form</title>
 <label>Group <select><optgroup label=X disabled><option>gone</optgroup><option>here</select></label>
 <fieldset disabled><label>Code <input value=fixed></label></fieldset>
 <details><summary>More</summary><p>folded</p><button>Inside</button></details>
+<form><label>Mail <input type=email required></label> <label>Age <input required></label>
+<button>Send</button></form>
 <iframe srcdoc="<input value=framed aria-label=Framed>"></iframe>
 <div id=host></div><p id=log>nothing</p>
 <script>
@@ -141,7 +143,7 @@ async def test_what_a_group_disables_is_said_and_refused(start):
 
 async def test_what_is_folded_up_is_not_shown_until_it_is_opened(start):
     env = await start("goto http://task.test/form.html")
-    assert [one.name for one in env.view.elements if one.role == "button"] == ["More"]
+    assert [one.name for one in env.view.elements if one.role == "button"] == ["More", "Send"]
     assert '"Inside"' in (await do(env, "click NAME", "More"))[0]
 
 
@@ -206,3 +208,17 @@ async def test_nothing_is_cut_and_the_clipboard_kept_where_nothing_is_selected(s
         text, _ = await do(env, f"press {keys}")
     assert "'framed'" in text
     assert env.session.clipboard == "framed"
+
+
+async def test_a_field_that_keeps_a_form_from_being_sent_is_told_until_it_is_mended(start):
+    env = await start("goto http://task.test/form.html")
+    mail = next(one.mark for one in env.view.elements if one.name == "Mail")
+    empty = f"Note: [{mail}] keeps the form from being sent: Please fill out this field."
+    assert "Note:" not in env.page()
+    assert empty in (await do(env, "click NAME", "Send"))[0]
+    assert "Note:" not in (await do(env, "type NAME a@b.test", "Mail"))[0]
+    age = next(one.mark for one in env.view.elements if one.name == "Age")
+    assert empty.replace(f"[{mail}]", f"[{age}]") in (await do(env, "click NAME", "Send"))[0]
+    sent, _ = await do(env, "submit NAME 7", "Age")
+    assert "Note:" not in sent
+    assert "form.html?" in sent

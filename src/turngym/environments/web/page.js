@@ -35,6 +35,12 @@
   // The browser has one clipboard for all episodes; nothing comes out of it.
   addEventListener("paste", (event) => { event.preventDefault(); event.stopImmediatePropagation(); }, true);
 
+  // What keeps a form from being sent the browser says in a bubble that is in no document.
+  const unfit = new WeakSet();
+  addEventListener("invalid", (event) => { unfit.add(event.target); }, true);
+  const bubbles = () => [focused()].filter((one) => unfit.has(one) && !one.validity.valid)
+    .map((one) => `[${numbers.get(one)}] keeps the form from being sent: ${one.validationMessage}`);
+
   const FRAMES = 2;
   const lastInLine = () => scheduler.postTask(() => {}, { priority: "background" });
 
@@ -481,6 +487,7 @@
         isCut: walk.lines.length >= MAX_LINES || walk.visited > MAX_VISITED,
         scroll: [Math.round(root.scrollTop), innerHeight, root.scrollHeight],
         focused: active && active !== document.body && numbers.get(active) || 0,
+        notes: bubbles(),
       };
     },
 
