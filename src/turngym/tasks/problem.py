@@ -252,7 +252,10 @@ class PageWorld(World, Protocol):
     """A page in a browser."""
 
     async def evaluate(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression in the page, as JSON has it."""
+        """Return the value of a JavaScript expression in the page that is open, as JSON has it.
+
+        None where it fails on another page than the problem's first one.
+        """
 
 
 class PageProblem(Problem[PageWorld]):

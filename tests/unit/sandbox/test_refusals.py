@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -30,6 +31,19 @@ async def main():
         print("STARTED")
     except TurnGymError as error:
         print(type(error).__name__, error)
+    await backend.close()
+asyncio.run(main())
+"""
+CHECK = """
+import asyncio
+from turngym.sandbox import Limits, SandboxSpec, open_backend
+from turngym.sandbox.checks.host_attacks import nothing_of_the_host_can_be_written
+async def main():
+    backend = open_backend("bubblewrap")
+    sandbox = await backend.start(SandboxSpec(limits=Limits(enforce="best_effort")))
+    await nothing_of_the_host_can_be_written(sandbox)
+    print("HELD")
+    await sandbox.close()
     await backend.close()
 asyncio.run(main())
 """
@@ -76,6 +90,15 @@ def test_limits_that_a_plain_user_cannot_hold_are_refused_in_strict_mode() -> No
     assert told.startswith("SandboxRefused")
     assert "memory" in told
     assert "best_effort" in told
+
+
+@as_root
+@pytest.mark.extra("bwrap", "setpriv", "unshare")
+def test_a_plain_user_checks_folders_that_only_root_may_look_into() -> None:
+    closed = "mount -t tmpfs -o mode=700 none /var"
+    command = plain_user.command([sys.executable, "-c", CHECK], before=closed)
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.stdout == "HELD\n", run.stderr
 
 
 @as_root
@@ -261,6 +284,17 @@ def test_variables_without_a_name_are_refused(env: dict[str, str]) -> None:
         SandboxSpec(env=env)
 
 
+@as_root
+@pytest.mark.extra("bwrap")
+@pytest.mark.parametrize(
+    ("option", "found"), [("-n 64", "open_files=1024"), ("-u 200", "pids=256")]
+)
+def test_a_limit_that_this_process_cannot_have_is_refused_by_name(option: str, found: str) -> None:
+    said = attempt(before=f"ulimit {option}")
+    assert said.startswith(f"SandboxRefused the limit {found} is more than this process may have")
+    assert f"(found: {option.split()[1]} (ulimit -H))" in said
+
+
 def test_images_that_are_none_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNGYM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "no.tar").write_bytes(b"this is no tar")
@@ -277,11 +311,24 @@ def test_the_folder_for_etc_is_made_once_and_again_where_the_cache_was_emptied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNGYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/none")  # nothing is written but to the cache
     first = images.host_etc()
     (first / "hostname").write_text("kept\n")
     assert (images.host_etc() / "hostname").read_text() == "kept\n"
     shutil.rmtree(first)
     assert (images.host_etc() / "hostname").read_text() == "sandbox\n"
+
+
+def test_a_folder_for_etc_that_finds_no_room_names_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise shutil.Error([("/etc/a", "b", "[Errno 28] No space: '/etc/a'"), ("/etc/c", "d", "e")])
+
+    monkeypatch.setenv("TURNGYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(shutil, "copytree", fail)
+    with pytest.raises(SandboxRefused, match=r"\(found: \[Errno 28\] No space: '/etc/a'\)"):
+        images.host_etc()
 
 
 def test_a_quota_counts_down_and_up_and_never_twice() -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import importlib.metadata
 import importlib.util
 import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 from turngym.errors import ConfigError, missing_extra
 from turngym.sandbox.backends.runtime import made_once
 
 _PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
+_MAKING = threading.Lock()
 
 
 def swe_cache() -> Path:
@@ -62,7 +65,13 @@ def packages_folder() -> Path:
         _compile(fresh)
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    return made_once(target, fill)
+    with _MAKING:  # once for all episodes that begin with it
+        return made_once(target, fill)
+
+
+async def packages_beside() -> Path:
+    """Return `packages_folder`, made in another thread: it takes seconds."""
+    return await asyncio.to_thread(packages_folder)
 
 
 def _compile(folder: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from turngym.errors import ConfigError
+from turngym.sandbox.trees import unpack
 
 STAMP = 1_577_836_800
 """Every file of a workspace says that it was written on the first of January 2020."""
@@ -254,8 +255,7 @@ def _unpack(archive: Path, folder: Path) -> Path:
         ConfigError: It is no tar archive, or holds what leaves the folder.
     """
     try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
+        unpack(archive, folder)
     except (tarfile.TarError, OSError, EOFError) as error:
         reason = str(error).split(":\n")[0]
         raise ConfigError(f"project {archive.name!r}: cannot be unpacked: {reason}") from None

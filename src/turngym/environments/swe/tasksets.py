@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from turngym.environments.swe.judge import NOTHING_CHANGED, RepairResult, judge, with_patch
-from turngym.environments.swe.packages import packages_folder, swe_cache
+from turngym.environments.swe.packages import packages_beside, swe_cache
 from turngym.environments.swe.parsing import hide_tests
 from turngym.environments.swe.patches import collect_patch
 from turngym.environments.swe.project import Project, find_layout, protected_names
@@ -98,7 +98,7 @@ class BugProblem(RepairProblem):
         layer = layer or await host.layer(f"project {self.project.digest}", self.project.write)
         roots = self.file.layout.roots
         paths = ["/workspace" if root == "." else f"/workspace/{root}" for root in roots]
-        return await host.start(layer, tools=packages_folder(), paths=paths)
+        return await host.start(layer, tools=await packages_beside(), paths=paths)
 
     async def set_up(self, world: FileWorld) -> None:
         """Break the project, and hide tests."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turngym.environments.swe.packages import packages_folder
+from turngym.environments.swe.packages import packages_beside
 from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.project import Layout, Project
 from turngym.environments.workspace.host import (
@@ -168,7 +168,7 @@ class TestRunner:
 async def project_runner(host: SandboxHost, project: Project) -> TestRunner:
     """Return the runner of a project, in sandboxes of our own."""
     layer = await host.layer(f"project {project.digest}", project.write)
-    packages = packages_folder()
+    packages = await packages_beside()
     key = f"{project.digest} {packages.name}"
     return TestRunner(
         host=host,

@@ -11,7 +11,7 @@ from turngym.environments.core.actions import Action, ActionStyle, InvalidAction
 from turngym.environments.core.env import Outcome, opened
 from turngym.environments.core.limits import WallClockLimit
 from turngym.environments.core.tasks import AT_WORK, TaskSetEnv
-from turngym.environments.swe.packages import packages_folder
+from turngym.environments.swe.packages import packages_beside
 from turngym.environments.workspace.base import Budget, WorkspaceEnv
 from turngym.environments.workspace.host import closed_on_failure
 from turngym.environments.workspace.tools import Done
@@ -110,7 +110,7 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
 
     async def _start(self, layer: LayerRef | None) -> GuestSandbox:
         machine = self.problem.machine
-        tools = packages_folder() if machine.needs_pytest else None
+        tools = await packages_beside() if machine.needs_pytest else None
         return await self.host.start(layer, machine=machine, tools=tools)
 
     async def call(self, action: Action) -> Done:

@@ -128,6 +128,12 @@ _TYPED_CHARS = 120
 """Longer text is pasted instead of typed key by key."""
 
 
+_COPY = {"c+control", "control+insert"}
+_CUT = {"control+x", "delete+shift"}
+_PASTE = {"control+v", "control+shift+v", "insert+shift"}
+"""Keys in alphabetical order, with the episode's own clipboard; the browser's is shared by all."""
+
+
 async def act(session: WebSession, action: Action) -> str | None:
     """Carry out ``action``; return why it could not be, or None.
 
@@ -322,11 +328,14 @@ async def _press(session: WebSession, keys: str) -> str | None:
     from playwright.async_api import Error
 
     keys = keys.replace(" ", "")
+    plain = keys.lower().replace("ormeta+", "+").replace("+key", "+")
+    chord = "+".join(sorted(plain.split("+")))
     try:
-        if keys.lower() in ("control+c", "control+x"):
-            session.clipboard = await session.tab.call("selected")
-            keys = "Delete" if keys.lower() == "control+x" else "Control"
-        if keys.lower() == "control+v":
+        if chord in _COPY | _CUT:
+            selected = await session.tab.call("selected")
+            session.clipboard = selected or session.clipboard
+            keys = "Delete" if selected and chord in _CUT else "Control"
+        if chord in _PASTE:
             await session.tab.within(session.tab.page.keyboard.insert_text(session.clipboard))
         else:
             await session.tab.within(session.tab.page.keyboard.press(keys))
@@ -351,6 +360,8 @@ async def _upload(session: WebSession, mark: int, name: str) -> str | None:
     if not file.is_relative_to(session.folder.resolve()) or not file.is_file():
         known = ", ".join(sorted(one.name for one in session.folder.iterdir())) or "none"
         return f"There is no file {name[:80]!r}; files: {known}."
+    if problem := await session.tab.call("problem", mark):
+        return _problem(mark, problem)
     if not await session.tab.upload(mark, [str(file)]):
         return f"[{mark}] takes no file."
     return None

@@ -57,6 +57,8 @@ Site = Server | Pages
 class Folder:
     """A site made of the files of one folder; nothing outside of it is ever served.
 
+    An address that ends in ``/`` is that folder's ``index.html``.
+
     Files are kept in memory, because every episode asks for the same few.
     """
 
@@ -72,6 +74,7 @@ class Folder:
 
     def _read(self, name: str) -> Response:
         try:
+            name += "index.html" if name.endswith("/") else ""
             file = (self._root / name.lstrip("/")).resolve()
             body = file.read_bytes() if file.is_relative_to(self._root) else None
         except (OSError, ValueError):

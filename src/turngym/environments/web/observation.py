@@ -111,8 +111,8 @@ def page_text(view: PageView, max_chars: int) -> str:
     """Return the lines of a page, at most ``max_chars`` characters of them.
 
     A page that fits is shown whole, whether it is in view or not. Of a longer one the lines from
-    the top of the view on are shown, whole lines only, as many as fit; how many are left out above
-    and below is said. So scrolling reads on.
+    the top of the view on are shown, whole lines only, as many as fit (of a first one that does
+    not, its beginning); how many are left out above and below is said. So scrolling reads on.
     """
     lines = _lines(view.elements)
     if sum(len(line) for _, line in lines) + len(lines) <= max_chars and not view.is_cut:
@@ -120,10 +120,10 @@ def page_text(view: PageView, max_chars: int) -> str:
     top = _first_in_view(view)
     first = max((n for n, (index, _) in enumerate(lines) if index <= top), default=0)
     last, used = first, 0
-    while last < len(lines) and used + len(lines[last][1]) + 1 <= max_chars:
+    while last < len(lines) and (last == first or used + len(lines[last][1]) + 1 <= max_chars):
         used += len(lines[last][1]) + 1
         last += 1
-    shown = [line for _, line in lines[first:last]]
+    shown = [line[:max_chars] for _, line in lines[first:last]]
     if first:
         shown.insert(0, f"... {first} lines above; scroll up to read them")
     if last < len(lines) or view.is_cut:

@@ -3,7 +3,7 @@
 (() => {
   if (globalThis.turngym) return;
 
-  const MAX_VISITED = 20000, MAX_LINES = 1500, MAX_NAME = 160, MAX_OPTIONS = 60;
+  const MAX_VISITED = 20000, MAX_LINES = 1500, MAX_NAME = 2000, MAX_OPTIONS = 60;
   const SKIPPED = new Set(["SCRIPT", "STYLE", "NOSCRIPT", "TEMPLATE", "HEAD", "META", "LINK", "BR", "HR", "WBR"]);
   const EDITABLE = new Set(["textbox", "searchbox", "spinbutton", "date", "time", "month", "week", "datetime-local", "color", "slider"]);
   const INPUTS = {
@@ -31,6 +31,15 @@
   // What pages do once they are loaded, they do in timers of their own: their silence begins here.
   addEventListener("load", () => { changed = performance.now(); });
   addEventListener("beforeunload", () => { leaving = true; });
+
+  // The browser has one clipboard for all episodes; nothing comes out of it.
+  addEventListener("paste", (event) => { event.preventDefault(); event.stopImmediatePropagation(); }, true);
+
+  // What keeps a form from being sent the browser says in a bubble that is in no document.
+  const unfit = new WeakSet();
+  addEventListener("invalid", (event) => { unfit.add(event.target); }, true);
+  const bubbles = () => [focused()].filter((one) => unfit.has(one) && !one.validity.valid)
+    .map((one) => `[${numbers.get(one)}] keeps the form from being sent: ${one.validationMessage}`);
 
   const FRAMES = 2;
   const lastInLine = () => scheduler.postTask(() => {}, { priority: "background" });
@@ -133,21 +142,30 @@
     if (role === "file") return [...element.files].map((file) => file.name).join(", ");
     if (element.tagName === "INPUT" || element.tagName === "TEXTAREA") {
       if (role === "button" || role === "checkbox" || role === "radio") return "";
-      return element.type === "password" ? "*".repeat(element.value.length) : element.value.slice(0, 2000);
+      return element.type === "password" ? "*".repeat(element.value.length) : element.value.slice(0, MAX_NAME);
     }
-    if (role === "textbox") return element.innerText.replace(/\n$/, "").slice(0, 2000);
+    if (role === "textbox") return element.innerText.replace(/\n$/, "").slice(0, MAX_NAME);
     return element.getAttribute("aria-valuetext") || element.getAttribute("aria-valuenow") || "";
   };
+
+  // What has the focus, in a frame or shadow tree too.
+  const focused = (root = document) => {
+    const one = root.activeElement, inner = one && (one.shadowRoot || one.contentDocument);
+    return inner && focused(inner) || one;
+  };
+
+  // By itself, or with the group that it is in.
+  const isOff = (element) => element.matches(":disabled");
 
   const statesOf = (element) => {
     const states = [];
     if (element.checked || element.getAttribute("aria-checked") === "true") states.push("checked");
-    if (element.disabled || element.getAttribute("aria-disabled") === "true") states.push("disabled");
+    if (isOff(element) || element.getAttribute("aria-disabled") === "true") states.push("disabled");
     if (element.readOnly) states.push("read-only");
     if (element.getAttribute("aria-selected") === "true") states.push("selected");
     const expanded = element.getAttribute("aria-expanded");
     if (expanded) states.push(expanded === "true" ? "expanded" : "collapsed");
-    if (element === element.ownerDocument.activeElement && element !== element.ownerDocument.body) states.push("focused");
+    if (element === focused() && element !== element.ownerDocument.body) states.push("focused");
     if (element.multiple) states.push("multiple");
     if (element.tagName === "TEXTAREA") states.push("multi-line");
     return states;
@@ -199,6 +217,7 @@
     }
 
     children(element) {
+      if (element.tagName === "DETAILS" && !element.open) return [...element.children].filter((one) => one.tagName === "SUMMARY").slice(0, 1);
       const root = element.shadowRoot || element;
       const slot = element.tagName === "SLOT" && element.assignedNodes ? element.assignedNodes() : [];
       return slot.length ? slot : [...root.childNodes];
@@ -462,12 +481,13 @@
       const walk = new Walk(options);
       if (document.body) walk.visit(document.body, 0, false);
       const root = document.scrollingElement || document.documentElement || { scrollTop: 0, scrollHeight: 0 };
-      const active = document.activeElement;
+      const active = focused();
       return {
         url: location.href, title: squeeze(document.title), lines: walk.lines,
         isCut: walk.lines.length >= MAX_LINES || walk.visited > MAX_VISITED,
         scroll: [Math.round(root.scrollTop), innerHeight, root.scrollHeight],
         focused: active && active !== document.body && numbers.get(active) || 0,
+        notes: bubbles(),
       };
     },
 
@@ -514,15 +534,21 @@
       const [element, problem] = find(mark);
       if (!element) return { problem };
       const role = roleOf(element);
-      if (element.disabled || element.readOnly) return { problem: "disabled" };
+      if (isOff(element) || element.readOnly) return { problem: "disabled" };
       const isField = element.tagName === "TEXTAREA" || element.tagName === "INPUT" && !["button", "checkbox", "radio", "file"].includes(role);
       if (!isField && !element.isContentEditable) return { problem: "no field" };
       if (element.tagName === "INPUT" && ["range", "color", "date", "time", "month", "week", "datetime-local"].includes(element.type)) {
+        const before = element.value;
         element.focus();
         element.value = text;
+        const isTaken = element.value.toLowerCase() === text.toLowerCase() || text && +element.value === +text;
+        if (!isTaken) {
+          element.value = before;
+          return { way: "set", kept: before };
+        }
         element.dispatchEvent(new Event("input", { bubbles: true }));
         element.dispatchEvent(new Event("change", { bubbles: true }));
-        return element.value === text ? { way: "set" } : { way: "set", kept: element.value };
+        return { way: "set" };
       }
       if (element.ownerDocument.activeElement !== element) element.focus();
       if (element.isContentEditable) {
@@ -550,13 +576,13 @@
       const [element, problem] = find(mark);
       if (!element) return { problem };
       if (element.tagName !== "SELECT") return { problem: "no list" };
-      if (element.disabled) return { problem: "disabled" };
+      if (isOff(element)) return { problem: "disabled" };
       const same = (text) => squeeze(text).toLowerCase() === squeeze(wanted).toLowerCase();
       const options = [...element.options];
       const option = options.find((one) => squeeze(one.label || one.text) === squeeze(wanted)) ||
         options.find((one) => same(one.label || one.text)) || options.find((one) => one.value === wanted);
       if (!option) return { problem: "no option", options: options.slice(0, 20).map((one) => short(one.label || one.text)) };
-      if (option.disabled) return { problem: "disabled" };
+      if (isOff(option)) return { problem: "disabled" };
       element.focus();
       option.selected = element.multiple ? !option.selected : true;
       element.dispatchEvent(new Event("input", { bubbles: true }));
@@ -589,14 +615,16 @@
     },
 
     selected() {
-      const field = document.activeElement;
+      const field = focused();
       if (field && /^(INPUT|TEXTAREA)$/.test(field.tagName)) {
         try { return field.value.slice(field.selectionStart, field.selectionEnd); } catch { return field.value; }
       }
-      return String(getSelection());
+      return String((field ? field.ownerDocument : document).getSelection());
     },
 
     element(mark) { return find(mark)[0]; },
+
+    problem(mark) { return find(mark)[1]; },
 
     boxes(marks) {
       return marks.map((mark) => {

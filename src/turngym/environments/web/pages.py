@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
+from turngym.environments.web.acting import COMMANDS
 from turngym.environments.web.base import ProblemWebEnv, WebOptions
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.egress import Folder, Site
@@ -36,6 +37,7 @@ class PagesEnv(ProblemWebEnv):
     End: ``stop`` or ``answer``; a limit of turns judges as ``stop`` does.
     """
 
+    actions: ClassVar[tuple[str, ...]] = tuple(COMMANDS.templates)
     max_turns: ClassVar[int] = 30
     programs: ClassVar[tuple[str, ...]] = (NEED,)
     modules: ClassVar[tuple[str, ...]] = ("playwright",)
@@ -68,10 +70,15 @@ class PagesEnv(ProblemWebEnv):
         return problem.prompt, f"http://{HOST}/{problem.start}"
 
     async def arrived(self, task: Task) -> None:
+        self.first_page = self.open_page()
         await set_up(self.problem, self.world(None), task.id)
 
     def world(self, answer: str | None) -> PageWorld:
         return _Page(self, answer)
+
+    def open_page(self) -> str:
+        """Return the address that is open, without query and fragment."""
+        return re.split("[?#]", self.session.tab.page.url)[0]
 
 
 class _Page:
@@ -82,11 +89,19 @@ class _Page:
         self._env = env
 
     async def evaluate(self, expression: str) -> Any:  # what the page holds, as JSON
-        """Return the value of a JavaScript expression in the page."""
+        """Return the value of a JavaScript expression in the page that is open.
+
+        None where it fails and the agent has left the problem's first page, whose state it is of.
+        """
+        env = self._env
         try:
-            return await self._env.session.tab.main(expression)
+            return await env.session.tab.main(expression)
         except TabLost as lost:
-            raise EnvironmentFault(f"{self._env.name}: {lost}") from lost
+            raise EnvironmentFault(f"{env.name}: {lost}") from lost
+        except RuntimeError:
+            if env.open_page() == env.first_page:
+                raise
+            return None
 
 
 def folder_of(problem: PageProblem) -> Path:

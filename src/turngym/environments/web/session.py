@@ -340,6 +340,7 @@ class WebSession:
 
     async def _view(self, raw: dict[str, Any]) -> PageView:
         notes, self.notes, self._dialogs = self.notes, [], 0
+        notes += raw["notes"]
         notes += [f"{host} may not be reached." for host in dict.fromkeys(self.proxy.refused)]
         self.proxy.refused.clear()
         notes = list(dict.fromkeys(notes))

@@ -317,10 +317,10 @@ class Tab:
         )
         try:
             await self._session.send(
-                "DOM.setFileInputFiles", {"files": paths, "objectId": found.get("objectId", "")}
+                "DOM.setFileInputFiles", {"files": paths, "objectId": found["objectId"]}
             )
         except Exception as error:
-            if "not a file input" in str(error) or "objectId" in str(error):
+            if "not a file input" in str(error):
                 return False
             raise
         return True
@@ -439,7 +439,7 @@ class Tab:
         if "exceptionDetails" in answer:
             details = answer["exceptionDetails"]
             text = details.get("exception", {}).get("description", details.get("text", ""))
-            raise RuntimeError(f"page.js: {str(text)[:300]}")
+            raise RuntimeError(str(text).split("\n", 1)[0][:300])
         result: dict[str, Any] = answer["result"]
         return result
 

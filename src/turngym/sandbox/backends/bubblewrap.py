@@ -155,9 +155,10 @@ class BubblewrapBackend:
         """Start the processes of a sandbox on ``layer``, and check it from inside.
 
         Raises:
-            SandboxRefused: It came up otherwise than it must.
+            SandboxRefused: It came up otherwise than it must, or cannot come up here.
             SandboxUnavailable: It did not come up.
         """
+        refusals.check_own_limits(spec.limits)
         launcher = await self.launcher()
         root = await self._root(spec.image, launcher)
         name = uuid.uuid4().hex[:12]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from turngym.errors import SandboxRefused
 from turngym.sandbox.backends.runtime import cache_folder, made_once
-from turngym.sandbox.trees import digest, manifest
+from turngym.sandbox.trees import digest, manifest, unpack
 
 _OWN = frozenset(
     ["dev", "home", "lost+found", "mnt", "opt", "proc", "root", "run", "sys", "tmp", "workspace"]
@@ -117,7 +117,7 @@ def host_etc() -> Path:
 @cache
 def _made_etc(folder: Path) -> Path:
     try:
-        with tempfile.TemporaryDirectory(prefix="turngym-etc-") as temporary:
+        with tempfile.TemporaryDirectory(prefix="etc-new-", dir=folder) as temporary:
             fresh = Path(temporary)
             for name, text in _ETC_FILES.items():
                 (fresh / name).write_text(text)
@@ -127,8 +127,9 @@ def _made_etc(folder: Path) -> Path:
             copy = partial(shutil.copytree, fresh, symlinks=True, dirs_exist_ok=True)
             return made_once(folder / f"etc-{digest(manifest(fresh))[:16]}", copy)
     except OSError as error:
+        one = error.args[0][0][-1] if isinstance(error, shutil.Error) else error  # of many files
         raise SandboxRefused(
-            "the image 'host' cannot be written to the cache", str(error),
+            "the image 'host' cannot be written to the cache", str(one),
             f"Free some space in {str(folder)!r}, or set TURNGYM_CACHE",
         ) from None  # fmt: skip
 
@@ -165,16 +166,8 @@ def unpacked(image: str) -> Path:
         name = hashlib.file_digest(file, "sha256").hexdigest()
     target = cache_folder() / f"image-{name[:24]}"
 
-    def unpack(fresh: Path) -> None:
-        with tarfile.open(path) as archive:
-            # Keeps names inside, drops devices, and set-uid bits mean nothing where it is mounted.
-            plain = [
-                one for one in archive if one.isfile() or one.isdir() or one.issym() or one.islnk()
-            ]
-            archive.extractall(fresh, filter="tar", members=plain)
-
     try:
-        return made_once(target, unpack)
+        return made_once(target, partial(unpack, path))
     except (OSError, tarfile.TarError) as error:
         raise SandboxRefused(
             f"the image {image!r} cannot be unpacked", str(error),

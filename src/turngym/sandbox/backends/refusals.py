@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 from turngym.errors import SandboxRefused, SandboxUnavailable
-from turngym.sandbox.base import SandboxSpec
+from turngym.sandbox.base import Limits, SandboxSpec
 
 _IN_CONTAINER = (
     "Inside a container, start it with --security-opt seccomp=unconfined --security-opt "
@@ -18,6 +19,11 @@ _UBUNTU = (
 )
 _DEBIAN = "Allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
 _NUMBER = "Allow user namespaces: sysctl -w user.max_user_namespaces=10000"
+
+_HELD = {
+    "pids": resource.RLIMIT_NPROC, "memory_bytes": resource.RLIMIT_DATA,
+    "open_files": resource.RLIMIT_NOFILE, "file_bytes": resource.RLIMIT_FSIZE,
+}  # fmt: skip
 
 
 def missing_bubblewrap() -> SandboxRefused:
@@ -61,6 +67,22 @@ def _read(path: str) -> str:
         return Path(path).read_text().strip()
     except OSError:
         return ""
+
+
+def check_own_limits(limits: Limits) -> None:
+    """Check that this process has what its sandboxes are to have: no process can raise its own.
+
+    Raises:
+        SandboxRefused: It has less.
+    """
+    for name, kind in _HELD.items():
+        wanted, hard = getattr(limits, name) or 0, resource.getrlimit(kind)[1]
+        if hard != resource.RLIM_INFINITY and wanted > hard:
+            raise SandboxRefused(
+                f"the limit {name}={wanted} is more than this process may have",
+                f"{hard} (ulimit -H)",
+                "Raise that, or ask for less in Limits",
+            )
 
 
 def of_start(message: str, spec: SandboxSpec) -> Exception:

@@ -49,7 +49,7 @@ async def nothing_of_the_host_can_be_written(sandbox: Sandbox) -> None:
         paths = [place / name for place in places] + [target.file]
         through = await attack(sandbox, programs.WRITE, *paths)
         for place in places:
-            if (place / name).exists():
+            if os.path.exists(place / name):  # False where only root may look
                 through.append(f"{place} of the host was written")
                 (place / name).unlink()
         is_whole = target.file.read_text() == target.secret

