@@ -259,7 +259,7 @@ def _unpack(archive: Path, folder: Path) -> Path:
     except (tarfile.TarError, OSError, EOFError) as error:
         reason = str(error).split(":\n")[0]
         raise ConfigError(f"project {archive.name!r}: cannot be unpacked: {reason}") from None
-    entries = [entry for entry in folder.iterdir() if entry.is_dir()]
+    entries = [one for one in folder.iterdir() if one.is_dir() and not one.is_symlink()]
     if len(entries) != 1:
         shutil.rmtree(folder, ignore_errors=True)
         raise ConfigError(f"project {archive.name!r}: no source distribution: wanted one folder")

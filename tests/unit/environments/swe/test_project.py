@@ -57,6 +57,20 @@ def test_a_source_distribution_is_read_like_its_folder(tmp_path):
     assert (one.name, one.version, one.key) == ("shop", "2.0", "shop-2.0")
 
 
+def test_an_archive_shows_nothing_of_this_machine_by_links(tmp_path):
+    outside = write(tmp_path / "outside", {**PLAIN, "shop/secret.py": "key = 1\n"})
+    folder = write(tmp_path / "shop-2.0", PLAIN)
+    (folder / "shop" / "linked.py").symlink_to(outside / "shop" / "secret.py")
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        tar.add(folder, "shop-2.0")
+    assert "shop/linked.py" not in Project.read(tmp_path / "a.tar.gz").files
+    (tmp_path / "top").symlink_to(outside)
+    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "top", "shop-2.0")
+    with pytest.raises(ConfigError, match="wanted one folder"):
+        Project.read(tmp_path / "b.tar.gz")
+
+
 def test_what_is_no_archive_is_refused(tmp_path):
     (tmp_path / "x.tar.gz").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match="cannot be unpacked"):
