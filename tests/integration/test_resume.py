@@ -608,6 +608,7 @@ def test_a_full_disk_pauses_the_run_and_nothing_is_lost(
 
     monkeypatch.setattr("turngym.trainers.runs.run_folder.RETRY_S", 0.0)
     monkeypatch.setattr("turngym.trainers.runs.run_log.SECONDS_BETWEEN_CURVES", 0.0)
+    monkeypatch.setattr("turngym.trainers.runs.run_log.LARGEST_SHARE", float("inf"))
     monkeypatch.setattr(f"{place}.{attribute}", full)
     train(config, tmp_path)
     assert_same_outcome(tmp_path, straight)
