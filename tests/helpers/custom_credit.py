@@ -134,12 +134,34 @@ class Broken(Counting):
         return wrong.get(self.where, found)
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return words, perhaps."""
-        return {"credit/asked": "often" if self.where == "metrics" else np.float32(1)}
+        """Return words, perhaps, or a name that is taken."""
+        name = "step" if self.where == "name" else "credit/asked"
+        return {name: "often" if self.where == "metrics" else np.float32(1)}
 
-    def state(self) -> Mapping[str, Any]:
-        """Return no tensor."""
-        return {"asked": 1.0}
+    def state(self) -> Mapping[Any, Any]:
+        """Return no tensor, perhaps, or one without a name."""
+        wrong = {"key": {1: torch.ones(2)}, "sparse": {"asked": torch.ones(2).to_sparse()}}
+        return wrong.get(self.where, {"asked": 1.0})
+
+
+class Tied:
+    """A method whose tensors share memory, as tied weights do."""
+
+    def __init__(self, algo: AlgoConfig, context: CreditContext | None) -> None:
+        self.weights = torch.zeros(2, 3)
+
+    async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
+        """Learn something; teach nothing."""
+        self.weights += len(groups)
+        return Credit(samples=())
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Return the weights twice."""
+        return {"embedding": self.weights, "head": self.weights.T}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the weights."""
+        self.weights = tensors["embedding"]
 
 
 class BrokenMethod:

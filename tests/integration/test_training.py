@@ -147,6 +147,16 @@ def test_no_task_serves_two_purposes(tmp_path: Path) -> None:
     assert validation.task_id in {f"signals-easy/train/{i}" for i in range(6)}
 
 
+@pytest.mark.parametrize(("updates", "is_said"), [(1, True), (2, False)])
+def test_a_run_whose_policy_never_changed_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, updates: int, is_said: bool
+) -> None:
+    sizes = ["algo.advantage.critic.warmup_updates=1", f"run.steps={updates}"]
+    train(config(SMALL, "algo=turn_ppo", *sizes), tmp_path)
+    said = "none of 1 updates changed the policy: no group was left to train on"
+    assert (said in caplog.text) is is_said
+
+
 def test_a_weak_warm_start_is_said_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         train(config(SMALL, "algo=grpo", "run.steps=0"), tmp_path)

@@ -187,6 +187,7 @@ async def _reinforce(run: Run, progress: Progress) -> None:
         while not await _is_good(run):
             metrics = await _update(run, batches, uncut)
             progress.advance(run.state.step, metrics)
+    _judge_end(run, progress)
     run.begin("after")
     await run.folder.outbox.settle()
 
@@ -319,6 +320,17 @@ def _judge_start(run: Run, progress: Progress) -> None:
             f"the warm start reached {success:.0%} sampled success, below {FAILED_START:.0%}: "
             "reinforcement will be slow. Try more warm_start.max_steps, a lower warm_start.lr or "
             "another seed"
+        )
+
+
+def _judge_end(run: Run, progress: Progress) -> None:
+    """Say it aloud when no update changed the policy."""
+    assert run.learning is not None
+    if run.state.step and not run.learning.steps:
+        progress.note(
+            f"none of {run.state.step} updates changed the policy: no group was left to train on "
+            "(rollout/groups_used in metrics.jsonl). Attempts that all earn the same teach "
+            "nothing, and a critic learns alone for its first warmup_updates"
         )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.vllm import fleet
-from turngym.agents.engine.vllm.children import cause
+from turngym.agents.engine.vllm.children import Child, cause
 from turngym.agents.engine.vllm.replica import Replica
 
 pytestmark = pytest.mark.extra("aiohttp")
@@ -35,6 +39,23 @@ async def test_a_server_of_others_that_stays_away_is_said_ever_more_rarely(
     assert said[160] == "engine http://far:1: no route"
     assert said[200] == "engine http://far:1: connection refused"
     assert not member.is_left_out
+
+
+async def test_what_a_server_said_that_never_served_is_kept(tmp_path: Path) -> None:
+    config = VllmEngineConfig.model_validate({"type": "vllm", "server": "turngym"})
+    says = "import time; print('head of 12 channels', flush=True); time.sleep(600)"
+    child = Child([sys.executable, "-c", says], {}, tmp_path / f"{tmp_path.name}.log")
+    await child.start()
+    while "head" not in (tmp_path / f"{tmp_path.name}.log").read_text():
+        await asyncio.sleep(0.01)
+    member = fleet.Member(Replica("http://near:1", config), child=child)
+    one = fleet.Fleet([member], config, lambda: ("", ""))
+    await one._failed(member, "500: see above")
+    await one.close()
+    found = re.search(r"near:1: 500: see above \(see (.*)\)$", one.lost)
+    assert found is not None
+    assert Path(found[1]).read_text() == "head of 12 channels\n"
+    Path(found[1]).unlink()
 
 
 def test_a_dead_server_is_named_with_its_first_error() -> None:

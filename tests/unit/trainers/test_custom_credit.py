@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from helpers.cli import TINY_RUN
 from helpers.trajectories import group
@@ -83,6 +84,14 @@ async def test_a_class_may_learn_and_is_kept_in_checkpoints() -> None:
     assert len(again.samples) == 2
 
 
+async def test_tensors_that_share_memory_are_kept_in_checkpoints(tmp_path: Path) -> None:
+    first, second = method(advantage=own("Tied")), method(advantage=own("Tied"))
+    await first.assign([GROUP])
+    save_file(dict(first.state()), tmp_path / "credit.safetensors")
+    second.load_state(load_file(tmp_path / "credit.safetensors"))
+    assert second.state()["head"].tolist() == [[1.0, 1.0]] * 3
+
+
 async def test_a_class_may_be_a_whole_method() -> None:
     made = method(advantage=own("Nothing", settings={"depth": 2}))
     assert (await made.assign([GROUP])).metrics == {"credit/groups": 1.0, "credit/depth": 2.0}
@@ -116,7 +125,10 @@ async def test_what_breaks_in_a_function_is_one_line_with_its_place(
         ("other", "Broken': read: 'custom' gave a NoneType, wanted a RewardComponent"),
         ("bare", "Broken': read gave a ndarray, wanted a Mapping"),
         ("metrics", "Broken': ValueError: could not convert string to float: 'often'"),
+        ("name", "Broken': metrics has 'step', wanted 'credit/...'"),
         ("state", "Broken': state gave a float, wanted a Tensor"),
+        ("key", "Broken': state: a key gave a int, wanted a str"),
+        ("sparse", "Broken': RuntimeError: "),
     ],
 )
 async def test_what_breaks_in_a_class_of_rewards_is_one_line(where: str, message: str) -> None:

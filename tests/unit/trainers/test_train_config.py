@@ -84,6 +84,10 @@ def test_an_unknown_preset_names_the_nearest() -> None:
             ["selection.sampler.type=thompson", "env.id=", 'env.mix=["text/maze", "text/taxi"]'],
             "selection learns .* set env.num_train_tasks, of one environment and no mix",
         ),
+        (
+            ["algo=gdpo", 'algo.advantage.terms.0.reward_weights={"env": 2}'],
+            "reward_weights weighs 'env', which is none of this term's rewards: parts",
+        ),
         (["env.num_train_tasks=64"], "leaves none of env.num_train_tasks=64 to train on"),
         (["rollout.temperature=0"], "rollout.temperature: .*greater than 0"),
         (["model.image_size=20"], "image_size=20 must be a multiple of patch_size=8"),

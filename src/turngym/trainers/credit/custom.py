@@ -124,22 +124,28 @@ class _Own:
         self._config, self._made = config, made
 
     def state(self) -> Mapping[str, Tensor]:
+        """Return copies: a file of tensors takes none that share memory, as tied weights do."""
         from torch import Tensor
 
         with self._config.running():
             found: Mapping[str, Tensor] = self._made.state()
-            for tensor in self._config.checked(found, Mapping, "state").values():
+            for name, tensor in self._config.checked(found, Mapping, "state").items():
+                self._config.checked(name, str, "state: a key")
                 self._config.checked(tensor, Tensor, "state")
-        return found
+            return {name: tensor.detach().contiguous().clone() for name, tensor in found.items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         with self._config.running():
             self._made.load_state(tensors)
 
     def _numbers(self, found: Any) -> dict[str, float]:
-        return {
-            k: float(value) for k, value in self._config.checked(found, Mapping, "metrics").items()
-        }
+        metrics = self._config.checked(found, Mapping, "metrics")
+        for name in metrics:  # a row of ``metrics.jsonl`` has others, "step" among them
+            if not str(name).startswith("credit/"):
+                raise ConfigError(
+                    f"{self._config.named}: metrics has {name!r}, wanted 'credit/...'"
+                )
+        return {name: float(value) for name, value in metrics.items()}
 
 
 class _OwnSource(_Own):

@@ -174,18 +174,33 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(named, key=lambda path: int(path.name.split("-")[0]))
 
 
-def advice(path: Path, *, metrics_bytes: int | None = None) -> str:
+def begins_with(metrics: Path, size: int, sha256: str | None) -> bool:
+    """Return whether ``metrics.jsonl`` still begins with what a checkpoint was made with.
+
+    Args:
+        metrics: The file; may be missing.
+        size: Bytes of it.
+        sha256: Their digest; None where it is not known.
+    """
+    found = file_digest(metrics, size) if metrics.exists() else {"bytes": 0, "sha256": sha256}
+    return found["bytes"] == size and sha256 in (None, found["sha256"])
+
+
+def advice(path: Path, *, metrics: Path | None = None) -> str:
     """Return what to do about a checkpoint that cannot be used.
 
     Args:
         path: The checkpoint.
-        metrics_bytes: What is left of ``metrics.jsonl``, which others may need more of; None where
-            it is whole.
+        metrics: ``metrics.jsonl``, which others may fit; None where it is whole.
     """
     others = [other for other in _checkpoints(path.parent) if other != path]
-    if metrics_bytes is not None:
+    if metrics is not None:
         runs = [(other, _read_json(other / "state.json")["run"]) for other in others]
-        others = [other for other, run in runs if run["metrics_bytes"] <= metrics_bytes]
+        others = [
+            other
+            for other, run in runs
+            if begins_with(metrics, run["metrics_bytes"], run.get("metrics_sha256"))
+        ]
     if others:
         return f"delete {path} to go on from {others[-1].name}"
     return f"delete {path.parent.parent} to start anew"

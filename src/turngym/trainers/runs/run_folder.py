@@ -39,7 +39,6 @@ from turngym.records import (
     RETRY_S,
     GrowingFile,
     Manifest,
-    file_digest,
     first_bad_line,
     is_disk_full,
     write_json,
@@ -49,7 +48,7 @@ from turngym.rollouts.scheduler.ledger import LEDGER_FILE, PART_FOLDER
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.annotate_advantages import most_instructive
-from turngym.trainers.runs.checkpoints import advice, latest_checkpoint
+from turngym.trainers.runs.checkpoints import advice, begins_with, latest_checkpoint
 from turngym.trainers.runs.needs import check_change, extends
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.trackers.base import TRACKERS
@@ -144,18 +143,16 @@ class RunFolder:
         Raises:
             RecordError: It is shorter, or something else.
         """
-        if checkpoint is None or sha256 is None:
+        if checkpoint is None or begins_with(self.metrics, size, sha256):
             return
         found = self.metrics.stat().st_size if self.metrics.exists() else 0
-        if found >= size and file_digest(self.metrics, size)["sha256"] == sha256:
-            return
         line = first_bad_line(self.metrics) if found else None
         what = f"{found} bytes of {size} are left" if found < size else "its content has changed"
         where = f", line {line} is not JSON" if line else ""
         raise RecordError(
             f"{self.metrics}: is not what {checkpoint.name} was made with: {what}{where}. The "
             f"checkpoints are whole; restore it from a copy, or "
-            f"{advice(checkpoint, metrics_bytes=found)}"
+            f"{advice(checkpoint, metrics=self.metrics)}"
         )
 
     def keep_trajectories(self, label: str, trajectories: Sequence[Trajectory]) -> None:
@@ -279,7 +276,6 @@ class RunFolder:
         """Take settings that only extend the run; ``accept`` keeps them."""
         check_change(self.path, content["config"], wanted)
         if extends(content["config"], wanted) and self.summary.exists():
-            self.manifest.check(self.summary)
             self.reopen()
         self._longer = wanted
 

@@ -18,6 +18,8 @@ from turngym.trainers.trackers.base import End, TrackedRun, Trackers
 
 SECONDS_BETWEEN_CURVES = 30.0
 """A picture takes longer than a small update, which waits for it."""
+LARGEST_SHARE = 0.01
+"""Of the time of a run that pictures may take: one of 100,000 rows takes many seconds."""
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -44,7 +46,7 @@ class RunLog:
             self._tensorboard = SummaryWriter(str(folder.path / "tensorboard"))
         self._seconds: dict[str, float] = {}
         self._since = time.perf_counter()
-        self._last_curve_s = time.monotonic()
+        self._last_curve_s, self._between_s = time.monotonic(), SECONDS_BETWEEN_CURVES
 
     def begin_tracking(self) -> None:
         """Let the run's trackers begin; they go on behind it in threads of their own."""
@@ -77,7 +79,7 @@ class RunLog:
 
     def draw_now_and_then(self) -> None:
         """Draw the learning curve, unless that was just done."""
-        if time.monotonic() - self._last_curve_s >= SECONDS_BETWEEN_CURVES:
+        if time.monotonic() - self._last_curve_s >= self._between_s:
             self.draw()
 
     def draw(self) -> None:
@@ -91,9 +93,14 @@ class RunLog:
         }
         title = f"{config.env.name}, {config.algo.name}, seed {config.run.seed}"
         file, metrics = self._folder.curve, self._folder.metrics
-        self._folder.outbox.write(
-            file, lambda: draw_curve(file, read_metrics(metrics), title=title, held_out=held_out)
-        )
+
+        def write() -> None:
+            began_s = time.monotonic()
+            draw_curve(file, read_metrics(metrics), title=title, held_out=held_out)
+            took_s = time.monotonic() - began_s
+            self._between_s = max(SECONDS_BETWEEN_CURVES, took_s / LARGEST_SHARE)
+
+        self._folder.outbox.write(file, write)
 
     def close(self, how: End) -> None:
         """Close what is open; trackers learn ``how`` the run ended. Safe to call twice."""

@@ -78,6 +78,12 @@ class Term(StrictModel):
 
     @model_validator(mode="after")
     def _comparable(self) -> Self:
+        sources = (name.partition("/")[0] for name in self.reward_weights)
+        if idle := sorted(set(sources) - set(self.rewards)):
+            raise ValueError(
+                f"reward_weights weighs {idle[0]!r}, which is none of this term's rewards: "
+                f"{', '.join(self.rewards)}"
+            )
         if self.offset and self.centre == "none":
             raise ValueError("offset is added to what centre subtracts: wanted another centre")
         if self.order == "normalize_first":

@@ -125,6 +125,18 @@ def test_gdpo_weighs_a_part_after_it_was_compared() -> None:
     assert_rows(rows_of(weighted, parts((0, 0), (1, 1))), [[-1.0605], [1.0605]])
 
 
+def test_another_reward_stands_beside_the_parts() -> None:
+    attempts, raw = parts((1, 0.5), (0, 0.25)), {"centre": "none", "scale": "none"}
+    together = [raw | {"rewards": ["env", "parts"]}]
+    apart = [raw, raw | {"rewards": ["parts"]}]
+    for terms in (together, apart):
+        advantage = {"type": "group_relative", "terms": terms}
+        rewards = [{"type": "env"}, {"type": "parts"}]
+        settings = {"name": "both", "rewards": rewards, "advantage": advantage}
+        method = load_config(AlgoConfig, [settings])
+        assert_rows(rows_of(method, attempts), [[3.0], [0.5]])
+
+
 def test_seeupo_starts_from_outcomes_on_the_scale_of_the_batch() -> None:
     assert_rows(rows_of(algo("seeupo"), single(1, 0)), [[0.7071], [-0.7071]])
     lone = rows_of(algo("seeupo"), group(*[[float(i == 0)] for i in range(30)]))

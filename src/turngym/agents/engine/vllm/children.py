@@ -172,12 +172,20 @@ class Child:
         if self._process is None:
             return "was not started"
         code = await self._process.wait()
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        return f"ended with code {code}: {cause(self._log.read_text(errors='replace'))}"
+
+    async def give_up(self, why: str) -> str:
+        """End it after a failure, and return ``why`` with the place of a copy of its output."""
+        await self.end()
         # The run's folder in memory goes with the run.
         log = Path(tempfile.gettempdir()) / f"turngym-{os.getpid()}-{self._log.name}"
-        shutil.copyfile(self._log, log)
-        if code < 0:
-            return f"was ended by {signal.Signals(-code).name} (see {log})"
-        return f"ended with code {code}: {cause(log.read_text(errors='replace'))} (see {log})"
+        try:
+            shutil.copyfile(self._log, log)
+        except OSError:
+            return why
+        return f"{why} (see {log})"
 
     async def end(self) -> None:
         """End it and all that it started. Safe to call twice."""
@@ -323,6 +331,11 @@ class RayChild:
     async def died(self) -> str:
         """Wait for its end, and return why in one line."""
         return "was not started" if self._end is None else await asyncio.shield(self._end)
+
+    async def give_up(self, why: str) -> str:
+        """End it after a failure, and return ``why`` with the place of its output."""
+        await self.end()
+        return f"{why} (see {self._model.parent / self._log})"
 
     async def end(self) -> None:
         """End it and all that it started. Safe to call twice."""

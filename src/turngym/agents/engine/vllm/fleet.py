@@ -312,21 +312,22 @@ class Fleet:
         """Take a server out, and wait before it is tried again; in the end leave it out."""
         now = time.monotonic()
         if member.serves is not None:
-            member.last_seen = now
+            member.last_seen, member.serves = now, None
         self.counts["engine/ejected"] += 1
         member.disconnect()
+        if member.child is not None:
+            cause = await member.child.give_up(cause)
         away_s, is_new = now - member.last_seen, cause != member.cause
         if member.child is not None or is_new or away_s >= _LONGER * member.said_s:
             logger.warning("engine %s: %s", member.replica.url, cause)
             member.said_s = away_s
-        member.serves, member.cause = None, cause
+        member.cause = cause
         member.failures.append(now)
         while now - member.failures[0] > _RESTARTS_WITHIN_S:
             member.failures.popleft()
         if member.child is None:
             member.is_left_out = now - member.last_seen > self._config.patience_s
         else:
-            await member.child.end()
             most = self._config.restarts if member.ever_served else 0
             member.is_left_out = len(member.failures) > most
         self._wake()

@@ -92,12 +92,8 @@ def term_returns(turns: TurnBatch, components: Components, term: Term) -> FloatA
 
 def _component_names(components: Components, term: Term) -> list[str]:
     """Return the components that a term reads; ``parts`` stands for all parts, in order."""
-    return [
-        name
-        for wanted in term.rewards
-        for name in ([n for n in components if n.startswith("parts/")] or [wanted])
-        if wanted == "parts" or name == wanted
-    ]
+    parts = [name for name in components if name.startswith("parts/")]
+    return [name for wanted in term.rewards for name in (parts if wanted == "parts" else [wanted])]
 
 
 def _returns(

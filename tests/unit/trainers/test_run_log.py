@@ -1,0 +1,47 @@
+"""How often a run draws its curve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from helpers.cli import TINY_RUN
+from turngym.config import load_config
+from turngym.trainers.runs import run_log
+from turngym.trainers.runs.checkpoints import RunState
+from turngym.trainers.runs.run_folder import RunFolder
+from turngym.trainers.settings.train import TrainConfig
+
+
+@pytest.mark.parametrize(("takes_s", "drawn"), [(0.2, [30, 60, 90]), (8.0, [30, 830])])
+def test_pictures_that_take_long_are_drawn_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_s: float, drawn: list[int]
+) -> None:
+    now, times = 0.0, []
+
+    def draw(*args: Any, **kwargs: Any) -> None:
+        nonlocal now
+        times.append(round(now))
+        now += takes_s
+
+    clock = SimpleNamespace(monotonic=lambda: now, perf_counter=lambda: now)
+    monkeypatch.setattr(run_log, "time", clock)
+    monkeypatch.setattr(run_log, "draw_curve", draw)
+    (tmp_path / "tiny.toml").write_text(TINY_RUN)
+    folder = SimpleNamespace(
+        path=tmp_path,
+        metrics=tmp_path / "metrics.jsonl",
+        curve=tmp_path / "curve.png",
+        mark_logs=lambda *_: None,
+        outbox=SimpleNamespace(write=lambda _, work: work()),
+    )
+    config = load_config(TrainConfig, [tmp_path / "tiny.toml"])
+    log = run_log.RunLog(config, cast(RunFolder, folder), RunState())
+    while now <= drawn[-1]:
+        now = max(now, 10.0 * (now // 10 + 1))
+        log.draw_now_and_then()
+    log.close("finished")
+    assert times == drawn
