@@ -32,6 +32,8 @@ class Comparison:
     ``learning.py --complete`` trains them, with the settings that the search chose."""
     seeds: int | None = None
     """Seeds that are reported, where it is not the number that was asked for."""
+    is_of_credit: bool = True
+    """Whether it compares credit methods, and stands in the overview of them."""
     again: str | None = None
     """The comparison that this one repeats with fresh seeds."""
 
@@ -306,6 +308,7 @@ COMPARISONS = {
         tuning_seeds=1,
         first_seed=10,
         seeds=10,
+        is_of_credit=False,
     ),
     # Four turns for what takes three: all begin asking at random, and win one in twelve.
     "questions": Comparison(

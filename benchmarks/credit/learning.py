@@ -126,8 +126,8 @@ def stored_comparisons() -> dict[str, Stored]:
         if (STORED / f"{task}.json").exists():
             runs, protocol = read_stored(task, STORED)
             [ranking] = rank(runs, protocol=protocol)
-            if ranking.reference == "grpo":
-                comparison = COMPARISONS[task]
+            comparison = COMPARISONS[task]
+            if ranking.reference == "grpo" and comparison.is_of_credit:
                 found[task] = Stored(comparison=comparison, ranking=ranking, runs=runs)
     return found
 

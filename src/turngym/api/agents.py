@@ -19,7 +19,7 @@ from turngym.config import load_config, read_toml
 from turngym.errors import CheckpointError, ConfigError, require_known, unknown_name
 from turngym.plugins import import_attribute, importing_extra
 from turngym.provenance import digest_of, source_digest
-from turngym.rollouts.players import Versus
+from turngym.rollouts.players import SELF, Versus
 
 FORMS = (
     "expert | random | noop | human | openai:MODEL | anthropic:MODEL | completions:MODEL | "
@@ -146,7 +146,8 @@ def _run_words(spec: str, rest: str) -> tuple[Path, list[str]]:
     return Path(folder).expanduser(), settings
 
 
-SELF, CHANCE = "self", "random"
+CHANCE = "random"
+"""The opponent where none is named."""
 
 
 def against(policy: Policy, opponent: object) -> Policy:

@@ -28,6 +28,8 @@ from turngym.faults import Boundary
 from turngym.seeding import derive_seed
 from turngym.types import Trajectory, TrajectoryGroup, Turn, given, sum_by_name
 
+SELF = "self"
+"""The opponent that is the policy itself."""
 _INTRODUCTION = ("instructions", "rules", "tools", "max_turns", "calls_per_turn")
 """What the ``info`` of a reset says, and each player has to know."""
 

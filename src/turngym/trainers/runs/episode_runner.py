@@ -30,6 +30,7 @@ from turngym.errors import ConfigError, TrainingError
 from turngym.pictures import PictureFolder
 from turngym.registry import find
 from turngym.rollouts.evaluation.evaluate import evaluate
+from turngym.rollouts.players import SELF
 from turngym.rollouts.replay import FloatArray, TurnValues, turn_values
 from turngym.rollouts.scheduler.config import FailureConfig
 from turngym.rollouts.scheduler.pool import calls_at_once
@@ -38,7 +39,7 @@ from turngym.tasks.base import Split, Task
 from turngym.tracing import traced
 from turngym.trainers.selection.policy import TaskPool
 from turngym.trainers.settings.group import MonteCarlo
-from turngym.trainers.settings.train import SELF, EnvPart, EnvShare, TrainConfig
+from turngym.trainers.settings.train import EnvPart, EnvShare, TrainConfig
 from turngym.types import StopReason, Trajectory
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from turngym.agents.rendering import Renderer
 from turngym.agents.scripted import ExpertPolicy, RandomPolicy
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError
-from turngym.rollouts.players import Versus
-from turngym.trainers.settings.train import SELF, TrainConfig
+from turngym.rollouts.players import SELF, Versus
+from turngym.trainers.settings.train import TrainConfig
 
 if TYPE_CHECKING:
     from turngym.agents.engine.local import LocalEngine

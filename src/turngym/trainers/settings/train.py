@@ -20,6 +20,7 @@ from turngym.agents.engine.config import (
     VllmEngineConfig,
 )
 from turngym.config import StrictModel, toml_files
+from turngym.rollouts.players import SELF
 from turngym.rollouts.scheduler.config import (
     GroupConfig,
     LateAction,
@@ -35,9 +36,6 @@ from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
 from turngym.trainers.settings.selection import FixedBudget, Imitation, NoCondition, SelectionConfig
 from turngym.trainers.settings.trackers import AnyTracker
 
-SELF = "self"
-"""The opponent that is the policy itself."""
-
 
 class EnvPart(StrictModel):
     """One environment of a run."""
@@ -52,8 +50,7 @@ class EnvPart(StrictModel):
     num_train_tasks: int | None = Field(default=None, ge=1)
     """Tasks of the train split, after which they come round again; None when they never end."""
     expert_match: bool = False
-    """Pay for agreement with the environment's own expert, and drop its reward (``ExpertMatch``).
-    Success is measured as ever."""
+    """Pay for agreement with the environment's expert in place of its reward (``ExpertMatch``)."""
 
 
 class EnvShare(EnvPart):
@@ -112,8 +109,7 @@ class TrainedGroupConfig(GroupConfig):
 
     late: LateAction = "drop"
     """What becomes of attempts that end after their group closed: dropped, or ``carry``, trained in
-    a later step beside the attempts that it closed with, which are compared but not trained
-    again; overlapped runs alone have a later step that may train them."""
+    a later step of an overlapped run beside those that it closed with, which are compared alone."""
 
 
 class RolloutConfig(PlayConfig):
@@ -127,9 +123,8 @@ class RolloutConfig(PlayConfig):
     max_new_tokens: int = Field(default=32, ge=1)
     """Longest action in tokens."""
     opponent: str = SELF
-    """Who the other players are where several play: ``self``, the policy in training, which is then
-    trained as each of them; ``random``; ``expert``; or the folder of a run or a checkpoint. Against
-    an opponent the policy is one player, which one depends on the task."""
+    """Who the others are where several play: ``self``, the policy, which is trained as all of them;
+    ``random``; ``expert``; or the folder of a run or a checkpoint."""
     mode: Literal["sync", "overlap"] = "sync"
     """``sync``: play, then learn, in turns; the same numbers on every machine. ``overlap``: learn
     while episodes go on; which meet which weights, and so the results, depends on speed. With
@@ -154,9 +149,7 @@ class RolloutConfig(PlayConfig):
     workers: WorkersConfig = WorkersConfig()
     """``ray``: which nodes, and how many workers."""
     calls_at_once: int | None = Field(default=None, ge=1)
-    """Calls that run at a time, to environments that wait for something outside; None for eight on
-    each core, as is right for browsers, sandboxes and programs of this machine."""
-
+    """Calls at a time to environments that wait for something outside; None for eight a core."""
     coordinators: int = Field(default=1, ge=1, le=64)
     """``overlap`` with servers: processes that play, each with an event loop, a ledger and its part
     of the episodes, where one loop is not enough."""
@@ -200,8 +193,7 @@ class EvaluationConfig(StrictModel):
     target_success: float | None = Field(default=None, gt=0, le=1)
     """Training ends early when sampled success on the validation tasks reaches this."""
     opponent: str = "random"
-    """Who the other players are where several play, as in ``rollout.opponent``. Against ``self``
-    success says how often who acts first wins, and nothing of progress."""
+    """As ``rollout.opponent``. Against ``self`` success says how often who acts first wins."""
     held_out_tasks: int = Field(default=256, ge=1, le=1_000_000)
     """Tasks of the test split, played before and after training, sampled and greedy."""
 
@@ -380,10 +372,9 @@ class TrainConfig(StrictModel):
                 "selection.keep_attempts and selection.condition need "
                 f"advantage.type='group_relative', got {algo.advantage.type!r}"
             )
-        if chosen.keep_attempts is not None and chosen.keep_attempts > size:
+        if (kept := chosen.keep_attempts) is not None and kept > size:
             raise ValueError(
-                f"selection.keep_attempts={chosen.keep_attempts} is more than "
-                f"rollout.group_size={size}"
+                f"selection.keep_attempts={kept} is more than rollout.group_size={size}"
             )
         budget = chosen.budget
         if not isinstance(budget, FixedBudget) and not budget.least <= size <= budget.most:
