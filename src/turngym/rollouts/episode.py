@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -211,7 +211,7 @@ class _Record:
         self.is_open = False
         """Whether it goes on after a turn that is complete; else no limit can be judged."""
         self.score: float | None = None
-        self.scores: Mapping[str, float] = {}
+        self.scores: dict[str, float] = {}
         self.player: str | None = None
         self.error: str | None = None
         self.lesson = ""
@@ -257,9 +257,10 @@ class _Record:
         self.is_open = not answer.is_over
         if answer.is_over:
             self.stop = answer.stop_reason
-            self.scores = answer.info.get("scores", {})
-            whose = self.player or self.turns[0].player
-            self.score = checked_score(self.scores.get(whose or "", answer.info.get("score")))
+            scores = answer.info.get("scores", {})
+            self.scores = {name: checked_score(one) or 0.0 for name, one in scores.items()}
+            first = self.player or self.turns[0].player or ""
+            self.score = checked_score(self.scores.get(first, answer.info.get("score")))
 
     def pay(self, reward: float, info: Info) -> None:
         """Add the reward of the state that is left to the last turn."""
@@ -315,9 +316,8 @@ class _Answer:
 
     @property
     def stop_reason(self) -> StopReason:
-        fallback = StopReason.TERMINATED if self.terminated else StopReason.TRUNCATED_ENV
-        reason = StopReason(self.info.get("stop_reason", fallback))
-        if reason.is_error:
+        plain = StopReason.TERMINATED if self.terminated else StopReason.TRUNCATED_ENV
+        if (reason := StopReason(self.info.get("stop_reason", plain))).is_error:
             raise ValueError(f"stop_reason {reason.value!r} is reported instead of raised")
         return reason
 

@@ -70,6 +70,11 @@ def restore(env: AnyEnv, recorded: Trajectory, turn: int) -> Restored:
     observation, info = env.reset(seed=reset_seed(recorded.env_seed), options=options)
     instructions, is_over, played = str(info["instructions"]), False, list[ReplayedTurn]()
     for number, was in enumerate(recorded.turns[: turn - 1], start=1):
+        if info.get("player") != was.player:
+            raise ReplayDiffers(
+                f"turn {number}: {info.get('player')} acts; recorded are turns of {was.player} "
+                "alone, and only a whole game can be replayed"
+            )
         _compare(number, observation["text"], was.observation)
         played.append(ReplayedTurn(was, digest_of(observation)))
         observation, reward, terminated, truncated, info = env.step(was.action.content)

@@ -13,7 +13,8 @@ from turngym.agents.policy import EpisodeContext
 from turngym.agents.scripted import ExpertPolicy, RandomPolicy
 from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome, TurnEnv
-from turngym.records import from_json, to_json
+from turngym.environments.gym.wrappers import RecordTurns
+from turngym.records import from_json, read_trajectories, to_json
 from turngym.rollouts.atif import from_atif, to_atif
 from turngym.rollouts.episode import (
     CannotReplay,
@@ -24,6 +25,7 @@ from turngym.rollouts.episode import (
     rollout,
 )
 from turngym.rollouts.players import Versus, by_player, groups_by_player
+from turngym.rollouts.replay import ReplayDiffers, restore
 from turngym.rollouts.scheduler.packing import pack_episode, unpack_episode
 from turngym.types import StopReason, TokenSpan, TrajectoryGroup
 
@@ -194,6 +196,40 @@ async def test_a_player_that_is_none_is_a_fault_of_the_environment():
     found = await rollout(Odd(), Saying("pass"), spec_of())
     assert found.stop_reason is StopReason.ERROR_ENV
     assert "'Dan'" in found.error
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"scores": {"Ann": 2.0}}, {"other_rewards": {"Ben": float("nan")}}]
+)
+async def test_numbers_that_cannot_be_are_a_fault_of_the_environment(wrong):
+    class Odd(RoundTable):
+        def turn(self, action):
+            outcome = super().turn(action)
+            return replace(outcome, info={**outcome.info, **wrong})
+
+    found = await rollout(Odd(), Saying("take"), spec_of())
+    assert found.stop_reason is StopReason.ERROR_ENV
+    assert found.scores == {}
+
+
+async def test_one_side_alone_is_not_replayed():
+    found = await rollout(RoundTable(), Saying("take"), spec_of())
+    _, ben, _ = by_player(found)
+    assert restore(RoundTable(), found, 7).is_over
+    with pytest.raises(ReplayDiffers, match="turns of Ben alone"):
+        restore(RoundTable(), ben, 2)
+
+
+def test_a_game_that_is_played_by_hand_is_recorded(tmp_path):
+    env = RecordTurns(RoundTable(), tmp_path / "played.jsonl")
+    env.reset(seed=3)
+    for _ in range(6):
+        env.step("take" if env.unwrapped.player() == "Ben" else "pass")
+    env.close()
+    [found] = read_trajectories(tmp_path / "played.jsonl")
+    assert [turn.player for turn in found.turns] == ["Ann", "Ben", "Cat"] * 2
+    assert (found.score, found.scores["Ben"]) == (0.0, 1.0)
+    assert [one.episode_return for one in by_player(found)] == [0.0, 4.0, -2.0]
 
 
 async def test_an_opponent_that_breaks_is_a_fault_and_no_reward():

@@ -248,6 +248,8 @@ class RecordTurns(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
                     action=Message(role="assistant", content=action),
                     reward=reward,
                     reward_parts=info.get("reward_parts", {}),
+                    player=before.get("player"),
+                    other_rewards=info.get("other_rewards", {}),
                     invalid_action=info.get("invalid_action"),
                     state_key=before.get("state_key"),
                 )
@@ -255,7 +257,7 @@ class RecordTurns(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
         self._seen, self._info = observation["text"], info
         if terminated or truncated:
             fallback = StopReason.TERMINATED if terminated else StopReason.TRUNCATED_ENV
-            self._write(StopReason(info.get("stop_reason", fallback)), score=info.get("score"))
+            self._write(StopReason(info.get("stop_reason", fallback)), end=info)
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
@@ -278,11 +280,14 @@ class RecordTurns(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
         self._turns = None
 
     def _write(
-        self, stop_reason: StopReason, *, score: float | None = None, error: str | None = None
+        self, stop_reason: StopReason, *, end: Info | None = None, error: str | None = None
     ) -> None:
         turns, self._turns = self._turns, None
         if turns is None:
             return
+        end = end or {}
+        scores = end.get("scores", {})
+        first = turns[0].player if turns else None
         spec = self.unwrapped.spec
         append_trajectory(
             self.path,
@@ -294,7 +299,8 @@ class RecordTurns(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
                 turns=tuple(turns),
                 stop_reason=stop_reason,
                 final_observation=(Message(role="user", content=self._seen),) if turns else (),
-                score=score,
+                score=scores.get(first, end.get("score")),
+                scores=scores,
                 error=error,
             ),
         )
