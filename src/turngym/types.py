@@ -282,11 +282,7 @@ class Turn:
             raise ValueError("Turn.segment_reason is given, but the turn starts no segment")
         if self.action.role != "assistant":
             raise ValueError(f"Turn.action must be an assistant message, got {self.action.role!r}")
-        for name in (
-            "invalid_action",
-            "state_key",
-            "player",
-        ):  # what cannot be read back is not written
+        for name in ("invalid_action", "state_key", "player"):  # else they could not be read back
             if not isinstance(found := getattr(self, name), str | None):
                 raise TypeError(f"Turn.{name} must be a str, got {found!r}")
         for reward in (self.reward, *self.other_rewards.values()):

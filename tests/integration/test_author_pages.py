@@ -43,6 +43,16 @@ DRAG = """<!doctype html><meta charset=utf-8><title>Drag</title>
   box.ondrop = (event) => { log.textContent = "dropped " + event.dataTransfer.getData("text") }
   sheet.onclick = (event) => { log.textContent = `at ${event.offsetX}` }
 </script>"""
+FILES = """<!doctype html><meta charset=utf-8><title>Files</title>
+<style>.gone { position: absolute; width: 1px; height: 1px; opacity: 0 }</style>
+<a href=index.html>Start</a> <label for=one>Your letter</label><input id=one type=file hidden>
+<form><input class=gone type=file id=two>
+<button type=button onclick="two.click()">Attach</button></form>
+<label>Name <input></label><p id=log>nothing</p>
+<script>
+  for (const field of [one, two])
+    field.onchange = () => { log.textContent = field.id + " " + field.files[0].name }
+</script>"""
 WORDS = " ".join(f"word{number}" for number in range(150))
 
 
@@ -76,6 +86,7 @@ async def start(tmp_path):
     (tmp_path / "index.html").write_text(first)
     (tmp_path / "form.html").write_text(FORM.replace("{words}", WORDS))
     (tmp_path / "drag.html").write_text(DRAG)
+    (tmp_path / "files.html").write_text(FILES)
     made: list[PagesEnv] = []
 
     async def begin(*actions: str, **problem: str) -> PagesEnv:
@@ -175,6 +186,26 @@ async def test_a_file_for_an_element_that_is_not_there_is_told(start):
     (env.session.folder / "a.txt").write_text("a")
     _, refused = await do(env, "upload 999 a.txt")
     assert refused == "There is no element [999] on this page."
+
+
+@pytest.mark.parametrize(("name", "field"), [("Your letter", "one"), ("Attach", "two")])
+async def test_a_label_or_a_button_stands_for_a_field_of_files_that_is_hidden(start, name, field):
+    env = await start("goto http://task.test/files.html")
+    (env.session.folder / "a.txt").write_text("a")
+    shown, refused = await do(env, "upload NAME a.txt", name)
+    assert refused is None
+    assert f"{field} a.txt" in shown
+    if field == "one":
+        assert "file \"Your letter\" = 'a.txt'" in shown
+
+
+@pytest.mark.parametrize("name", ["Start", "Name"])
+async def test_what_stands_for_no_field_of_files_takes_none(start, name):
+    env = await start("goto http://task.test/files.html")
+    (env.session.folder / "a.txt").write_text("a")
+    shown, refused = await do(env, "upload NAME a.txt", name)
+    assert "takes no file" in (refused or "")
+    assert "nothing" in shown
 
 
 @pytest.mark.parametrize("name", ["Framed", "Shadowed"])

@@ -79,6 +79,25 @@
     return Math.max(...parts) - Math.min(...parts) > 150 ? colourOf(styleOf(element).color) : "";
   };
 
+  const isVisible = (element) => {
+    const rect = element.getBoundingClientRect();
+    return rect.width > 1 && rect.height > 1 && styleOf(element).visibility === "visible";
+  };
+  const isFileField = (element) => element && element.tagName === "INPUT" && element.type === "file";
+
+  // The field of files that an element is, or stands for where the field itself is not shown.
+  const fileFieldOf = (element) => {
+    if (isFileField(element)) return element;
+    const label = element.closest("label");
+    if (label) return isFileField(label.control) ? label.control : null;
+    if (roleOf(element) !== "button") return null;
+    for (const place of [element, element.closest("form"), element.getRootNode()]) {
+      const fields = place ? [...place.querySelectorAll("input[type=file]")].filter((one) => !isVisible(one)) : [];
+      if (fields.length) return fields.length === 1 ? fields[0] : null;
+    }
+    return null;
+  };
+
   const roleOf = (element) => {
     const given = element.getAttribute("role");
     if (given && given !== "presentation" && given !== "none") return given.split(" ")[0];
@@ -94,6 +113,7 @@
       case "H1": case "H2": case "H3": case "H4": case "H5": case "H6": return "heading";
       case "LI": return "item";
       case "DIALOG": return "dialog";
+      case "LABEL": return isFileField(element.control) && !isVisible(element.control) ? "file" : "";
       case "PROGRESS": case "METER": return "progressbar";
       default: return element.isContentEditable && !(element.parentElement && element.parentElement.isContentEditable) ? "textbox" : "";
     }
@@ -139,7 +159,7 @@
 
   const valueOf = (element, role) => {
     if (role === "select") return [...element.selectedOptions].map((option) => squeeze(option.label || option.text)).join(", ");
-    if (role === "file") return [...element.files].map((file) => file.name).join(", ");
+    if (role === "file") return [...fileFieldOf(element).files].map((file) => file.name).join(", ");
     if (element.tagName === "INPUT" || element.tagName === "TEXTAREA") {
       if (role === "button" || role === "checkbox" || role === "radio") return "";
       return element.type === "password" ? "*".repeat(element.value.length) : element.value.slice(0, MAX_NAME);
@@ -622,7 +642,7 @@
       return String((field ? field.ownerDocument : document).getSelection());
     },
 
-    element(mark) { return find(mark)[0]; },
+    fileField(mark) { const [element] = find(mark); return element && fileFieldOf(element); },
 
     problem(mark) { return find(mark)[1]; },
 

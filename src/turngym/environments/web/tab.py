@@ -310,20 +310,18 @@ class Tab:
         return here > self._begin or bool(self.earlier)
 
     async def upload(self, mark: int, paths: list[str]) -> bool:
-        """Put the files at ``paths`` into the file field ``mark``; False when it is none."""
+        """Put the files at ``paths`` into the field of files that ``mark`` is or stands for.
+
+        Returns:
+            False where there is none.
+        """
         # The node itself: the browser puts files only into what it knows by an id.
         found = await self._evaluate(
-            _call("element", (mark,)), world=await self._get_world(), by_value=False
+            _call("fileField", (mark,)), world=await self._get_world(), by_value=False
         )
-        try:
-            await self._session.send(
-                "DOM.setFileInputFiles", {"files": paths, "objectId": found["objectId"]}
-            )
-        except Exception as error:
-            if "not a file input" in str(error):
-                return False
-            raise
-        return True
+        if (field := found.get("objectId")) is not None:
+            await self._session.send("DOM.setFileInputFiles", {"files": paths, "objectId": field})
+        return field is not None
 
     async def touch(self, path: Sequence[tuple[float, float]], *, hold_s: float = 0.0) -> None:
         """Put a finger down at the first place of ``path``, move it through the rest and lift it.
