@@ -211,3 +211,12 @@ def test_a_mix_is_refused_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "mix.toml").write_text('env.mix = ["text/maze", "text/wordle"]\n')
     with pytest.raises(ConfigError, match="compare: plays no mix; wanted --env"):
         planned(tmp_path, str(tmp_path / "mix.toml"))
+
+
+def test_an_environment_in_a_file_names_its_folder_without_the_place_of_the_file(
+    tmp_path: Path,
+) -> None:
+    nim = Path(__file__).parents[3] / "examples" / "11_two_players.py"
+    [heat] = planned(tmp_path, envs=[f"{nim}:Nim"], seeds=[0], budget_episodes=256)
+    place = heat.runs[0].folder.relative_to(tmp_path)
+    assert place.parts == ("examples-nim", "seed-0", "grpo")

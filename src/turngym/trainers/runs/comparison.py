@@ -265,7 +265,7 @@ def _heat(
     out: Path,
 ) -> Heat:
     env = base["env"]["id"]
-    place = out.resolve() / env.replace("/", "-") / f"seed-{seed}"
+    place = out.resolve() / registry.find(env).short_name.replace("/", "-") / f"seed-{seed}"
     planned = partial(PlannedRun, env=env, seed=seed)
     own = load_config(TrainConfig, [base, {"run": {"seed": seed}}])
     is_ready = isinstance(own.model, PretrainedModelConfig) and not own.warm_start.episodes
