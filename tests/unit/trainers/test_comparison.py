@@ -9,6 +9,7 @@ import pytest
 
 from helpers.cli import TINY_RUN
 from helpers.runs import write_run
+from helpers.signals import register_for_a_while
 from turngym.agents.engine.config import PretrainedModelConfig
 from turngym.config import load_config
 from turngym.errors import ConfigError, UnknownNameError
@@ -214,8 +215,9 @@ def test_a_mix_is_refused_by_its_name(tmp_path: Path) -> None:
 
 
 def test_an_environment_in_a_file_names_its_folder_without_the_place_of_the_file(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    register_for_a_while(monkeypatch)
     nim = Path(__file__).parents[3] / "examples" / "11_two_players.py"
     [heat] = planned(tmp_path, envs=[f"{nim}:Nim"], seeds=[0], budget_episodes=256)
     place = heat.runs[0].folder.relative_to(tmp_path)
