@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -27,6 +28,7 @@ from turngym.trainers.settings.train import TrainConfig
 KILLS = 20 if os.environ.get("TURNGYM_ENGINES") == "full" else 3
 LOST = r"no engine is left: .*(was ended by SIGKILL|[Cc]onnect|write request body|[Pp]ayload)"
 """The watch of the process may see it first, or a request that is on its way."""
+NOTICED = r"^engine http://127.0.0.1:\d+: .*(SIGKILL|[Cc]onnect|write request body|[Pp]ayload)"
 SETTINGS: dict[str, Any] = {
     **OVERLAPPED,
     "engine": {"type": "vllm", "server": "turngym", "restarts": 1000},
@@ -63,7 +65,7 @@ class Killer(Silent):
 
 @pytest.mark.slow
 def test_killed_servers_cost_no_episode_and_no_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     register_for_a_while(monkeypatch)
     killer = Killer(KILLS)
@@ -71,7 +73,8 @@ def test_killed_servers_cost_no_episode_and_no_token(
     result = train(load_config(TrainConfig, [SETTINGS, *overrides]), tmp_path, progress=killer)
     rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "train/tokens" in row]
     assert killer.killed == KILLS
-    assert rows[-1]["engine/ejected"] >= 1
+    # Where updates are fast the last row is written before the first kill is noticed.
+    assert any(re.search(NOTICED, record.getMessage()) for record in caplog.records)
     assert result.updates == len(rows) == KILLS + 1
     assert result.faults == 0
     assert sum(row["rollout/unscored"] for row in rows) == 0
