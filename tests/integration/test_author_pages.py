@@ -48,7 +48,7 @@ FILES = """<!doctype html><meta charset=utf-8><title>Files</title>
 <a href=index.html>Start</a> <label for=one>Your letter</label><input id=one type=file hidden>
 <form><input class=gone type=file id=two>
 <button type=button onclick="two.click()">Attach</button></form>
-<label>Name <input></label><p id=log>nothing</p>
+<label>Name <input></label><label>Colour <input class=gone type=radio></label><p id=log>nothing</p>
 <script>
   for (const field of [one, two])
     field.onchange = () => { log.textContent = field.id + " " + field.files[0].name }
@@ -205,6 +205,7 @@ async def test_what_stands_for_no_field_of_files_takes_none(start, name):
     (env.session.folder / "a.txt").write_text("a")
     shown, refused = await do(env, "upload NAME a.txt", name)
     assert "takes no file" in (refused or "")
+    assert "Colour" in shown  # a label's words are read, though its field is not seen
     assert "nothing" in shown
 
 

@@ -102,6 +102,12 @@ def test_commands_of_the_page_work_as_printed(line: str, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
+def test_the_game_of_two_players_is_that_of_the_examples() -> None:
+    [nim] = [block for block in blocks("docs/new_game.md") if "class Nim" in block]
+    example = (ROOT / "examples/11_two_players.py").read_text(encoding="utf-8")
+    assert nim[nim.index("class Nim") :].strip() in example
+
+
 def test_other_blocks_of_the_page_run(
     new_game: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,7 +160,12 @@ def against(policy: Policy, opponent: object) -> Policy:
     Raises:
         ConfigError: It is none of these.
     """
-    return policy if opponent == SELF else Versus(policy, as_policy(opponent))
+    if opponent == SELF:
+        return policy
+    try:
+        return Versus(policy, as_policy(opponent))
+    except ConfigError as error:
+        raise ConfigError(f"opponent: {error}") from None
 
 
 def as_policy(agent: object) -> Policy:

@@ -263,7 +263,7 @@ def announce_calls(info: Info, most: int, name: str) -> None:
         ConfigError: Its actions are no tool calls, or several play.
     """
     if "players" in info:
-        raise ConfigError(f"{name}: calls_per_turn={most}: its players act one after the other")
+        raise ConfigError(f"{name}: calls_per_turn={most}: its players act in turn; wanted 1")
     if "tools" not in info:
         raise ConfigError(
             f"{name}: calls_per_turn={most}, but its actions are no tool calls; set "

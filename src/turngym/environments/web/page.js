@@ -277,7 +277,7 @@
       if (role === "canvas") return rect.width ? this.canvas(element, depth, rect) : undefined;
       if (active) return this.active(element, depth, role, pointer);
       if (role === "image") { const name = nameOf(element, role); if (name) this.add(element, depth, "image", name); return; }
-      if (element.tagName === "LABEL" && element.control && element.control !== element && this.isShown(element.control)) {
+      if (element.tagName === "LABEL" && element.control && element.control !== element && isVisible(element.control)) {
         for (const child of element.children) this.visit(child, depth, pointer);
         return;
       }
