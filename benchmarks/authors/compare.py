@@ -31,6 +31,7 @@ from ours import (
     group_credit,
     loss,
     offline_archer_critic,
+    preferences,
     spa_estimator,
     sweet_critic,
     token_credit,
@@ -242,6 +243,18 @@ LOSSES = [
         reason="the mean is over the tokens that are kept, ours over all that were sampled",
         setting="`loss.correction.denominator=kept`",
         explained=loss("mis", _KEPT),
+    ),
+    _same("dmpo, gradient", "loss_dmpo", preferences("dmpo")),
+    _same("dpo, gradient", "loss_dpo", preferences("dpo")),
+    _same(
+        "dpo, `surrogate.link=square` (IPO), gradient",
+        "loss_ipo",
+        preferences("dpo", "loss.surrogate.link=square"),
+    ),
+    _same(
+        "dpo, `surrogate.link=hinge` (SLiC), gradient",
+        "loss_slic",
+        preferences("dpo", "loss.surrogate.link=hinge"),
     ),
     *(
         _same(f"KL estimate `{name}`", f"kl_{name}", divergence(name))

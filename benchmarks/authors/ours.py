@@ -52,12 +52,14 @@ from turngym.trainers.losses.policy_loss import (
     kl_estimate,
     policy_loss,
 )
+from turngym.trainers.losses.regressions import with_preferences
 from turngym.trainers.losses.surrogates import SurrogateInputs, flat, sequence_ids, unflat
 from turngym.trainers.samples import FloatArray, TrainingSample
 from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import Archer, BestOfN, Gae, GroupRelative
 from turngym.trainers.settings.loss import KlEstimator, LossConfig, RegularizerConfig
 from turngym.trainers.settings.rewards import Privileged
+from turngym.trainers.settings.surrogates import Prefer
 from turngym.trainers.settings.train import TrainConfig
 from turngym.types import Message, StopReason, TokenSpan, Trajectory, TrajectoryGroup, Turn
 
@@ -254,6 +256,31 @@ def loss(name: str, *overrides: str, advantages: str = "advantages") -> Ours:
         return _with_gradients(total, policy_N)
 
     return value_and_gradient
+
+
+def preferences(name: str, *overrides: str) -> Ours:
+    """Return the gradient of the preset's loss by the log-prob of every token.
+
+    All episodes of a case are attempts at one task. What the surrogate reports as its loss is not
+    the loss of the pairs, only its gradient is the same.
+
+    Args:
+        name: The preset.
+        overrides: As of ``preset``.
+    """
+
+    def gradient(case: Case) -> FloatArray:
+        config = preset(name, *overrides).loss
+        assert isinstance(config.surrogate, Prefer)
+        samples = [replace(sample, group=0) for sample in _samples(case, "outcome")]
+        current, reference = (
+            [np.array([0.0, *e[name]]) for e in case] for name in ("policy", "reference")
+        )
+        found = with_preferences(samples, current, reference, config.surrogate)
+        advantages_N = flat([s.advantages for s in found], found)
+        return (-_coefficients(samples, config) * advantages_N).numpy()
+
+    return gradient
 
 
 def _with_gradients(total: Tensor, *leaves: Tensor) -> FloatArray:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from turngym.trainers.losses.corrections import OldPolicy, Scores
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.settings.surrogates import Balance, Classify, SurrogateSettings
+from turngym.trainers.settings.surrogates import Balance, Classify, Prefer, SurrogateSettings
 from turngym.trainers.update.forward import Score
 
 Arrays = Sequence[NDArray[np.floating]]
@@ -59,6 +59,9 @@ def with_targets(
     """
     if isinstance(surrogate, Classify):
         return with_classified_advantages(samples, scores.current, scores.old, surrogate), None
+    if isinstance(surrogate, Prefer):
+        assert scores.references is not None
+        return with_preferences(samples, scores.current, scores.references, surrogate), None
     if isinstance(surrogate, Balance):
         assert scores.references is not None
         by_logits = surrogate.value == "logits"
@@ -181,6 +184,96 @@ def classification_advantages(
         alike_B = torch.where(labels_B > 0, right_B, size_B - right_B)
         errors_B = errors_B * torch.where(alike_B < size_B, size_B / (2 * alike_B), 1.0)
     return config.beta * _less_others(errors_B, places_B)
+
+
+def with_preferences(
+    samples: Sequence[TrainingSample], current: Arrays, references: Arrays, config: Prefer
+) -> list[TrainingSample]:
+    """Return the samples with ``preference_advantages``, by turn, in place of their rewards.
+
+    Args:
+        samples: Of one optimizer step; the samples of an attempt have one advantage.
+        current: Log-probs under the policy in training.
+        references: The same under the reference.
+        config: The loss of a pair, and how turns weigh.
+    """
+    weights = turn_weights(samples, config.turn_discount)
+    pairs = zip(current, references, weights, strict=True)
+    scores = [(one - two) * weight_L for one, two, weight_L in pairs]
+    first, gaps_B = _attempts(samples, scores, [np.zeros_like(score) for score in scores])
+    groups_B = torch.tensor([s.group for s in first.values()])
+    rewards_B = torch.tensor(_advantages(first), dtype=torch.float64)
+    found_B = preference_advantages(rewards_B, gaps_B, groups_B, config)
+    return [
+        replace(s, advantages=s.advantages * weight_L.astype(np.float32))
+        for s, weight_L in zip(_with_values(samples, first, found_B), weights, strict=True)
+    ]
+
+
+def preference_advantages(
+    rewards_B: Tensor, gaps_B: Tensor, groups_B: Tensor, config: Prefer
+) -> Tensor:
+    """Return minus B times the gradient of the mean loss of all pairs with each log-ratio, [B].
+
+    A pair is two attempts of a group of which one has more reward. With h the log-ratio of the
+    better one less that of the other, its loss is ``-log sigmoid(beta·h)`` (logistic),
+    ``(h - 1 / (2·beta))²`` (square) or ``max(0, 1 - beta·h)`` (hinge).
+
+    Args:
+        rewards_B: Of each attempt.
+        gaps_B: Log-ratio of the attempt, policy over reference.
+        groups_B: Group of each attempt.
+        config: beta, and which loss.
+
+    Source:
+        DPO, arXiv:2305.18290, equation 7; IPO, arXiv:2310.12036, equation 17; SLiC,
+        arXiv:2305.10425.
+    """
+    is_pair_BB = (groups_B[:, None] == groups_B) & (rewards_B[:, None] > rewards_B)
+    gaps_BB = gaps_B[:, None] - gaps_B
+    match config.link:
+        case "logistic":
+            pulls_BB = config.beta * (-config.beta * gaps_BB).sigmoid()
+        case "square":
+            pulls_BB = 1 / config.beta - 2 * gaps_BB
+        case "hinge":
+            pulls_BB = config.beta * (config.beta * gaps_BB < 1).to(gaps_BB.dtype)
+    pulls_BB = torch.where(is_pair_BB, pulls_BB, 0.0)
+    return (pulls_BB.sum(1) - pulls_BB.sum(0)) * len(gaps_B) / is_pair_BB.sum().clamp(min=1)
+
+
+def turn_weights(
+    samples: Sequence[TrainingSample], discount: float | None
+) -> list[NDArray[np.float64]]:
+    """Return how much each token's log-ratio counts, by its turn, one array [L] per sample.
+
+    With gamma the discount, turn t of T counts ``gamma^t · (1 - gamma^(T-t)) / (1 - gamma^T)``, or
+    ``(T - t) / T`` where gamma is 1.
+
+    Args:
+        samples: Segments of an attempt in their order; all of an attempt.
+        discount: gamma; None for 1 everywhere.
+
+    Source:
+        DMPO, arXiv:2406.14868, and its code.
+    """
+    if discount is None:
+        return [np.ones(s.loss_mask.shape) for s in samples]
+    turns: dict[int, set[int]] = {}
+    for sample in samples:
+        own = sample.turn_ids[sample.loss_mask].tolist()
+        turns.setdefault(sample.trajectory, set()).update(own)
+    results = []
+    for sample in samples:
+        ids = sorted(turns[sample.trajectory])
+        powers_T = discount ** np.arange(len(ids))
+        # What is left of the sum of all powers from a turn on: the formula, for gamma 1 too.
+        weights_T = np.cumsum(powers_T[::-1])[::-1] / powers_T.sum()
+        weight_L = np.ones(sample.loss_mask.shape)
+        places = np.searchsorted(ids, sample.turn_ids[sample.loss_mask])
+        weight_L[sample.loss_mask] = weights_T[places]
+        results.append(weight_L)
+    return results
 
 
 def with_next_values(

@@ -88,6 +88,32 @@ class Classify(SurrogateSettings):
     """Successes and failures of a group that has both weigh the same together."""
 
 
+class Prefer(SurrogateSettings):
+    """Make the better attempts of a group more likely than the worse: preference pairs (DPO).
+
+    Every two attempts of a group of which one has more reward are a pair, and what is compared is
+    their log-ratios to the policy that reinforcement started from, which is the reference.
+    """
+
+    builder: ClassVar[str] = "turngym.trainers.losses.surrogates:policy_gradient"
+    has_ratio: ClassVar[bool] = False
+    fits_log_ratios: ClassVar[bool] = True
+    is_of_episodes: ClassVar[bool] = True
+    joins_groups: ClassVar[bool] = True
+    reads_reference: ClassVar[bool] = True
+    tau: ClassVar[float] = 0.0
+    """As of ``PolicyGradient``, whose gradient it has."""
+
+    type: Literal["prefer"]
+    beta: float = Field(default=0.1, gt=0)
+    """The larger, the nearer the policy stays to the reference."""
+    link: Literal["logistic", "square", "hinge"] = "logistic"
+    """The loss of a pair: DPO's, IPO's or SLiC's."""
+    turn_discount: float | None = Field(default=None, gt=0, le=1)
+    """Log-ratios of later turns count less, by this discount and the number of turns of the attempt
+    (DMPO); None: all count 1."""
+
+
 class Fit(SurrogateSettings):
     """Fit each token's log-ratio to its advantage plus the value of what follows (ROVER).
 
@@ -325,6 +351,7 @@ Surrogate = Annotated[
     | TaperedWeight
     | Balance
     | Classify
+    | Prefer
     | Fit
     | CustomSurrogate,
     Field(discriminator="type"),
