@@ -284,6 +284,22 @@ COMPARISONS = {
         ),
         seeds=10,
     ),
+    # Whether attempts are compared in pairs, whole or by turns, or with the mean of their group.
+    "pairs": Comparison(
+        config="credit_ablations",
+        shared=("evaluation.held_out_tasks=256",),
+        episodes=640,
+        algos=("grpo", "dpo", "dmpo"),
+        tries=(
+            *("*:learner.lr=3e-4", "*:learner.lr=1.5e-3"),
+            "grpo:rollout.groups_per_step=2",
+            "dpo:algo.loss.surrogate.beta=0.5",
+            "dmpo:algo.loss.surrogate.beta=0.5",
+        ),
+        tuning_seeds=1,
+        first_seed=10,
+        seeds=10,
+    ),
     # Who the other player is in training: the policy itself, chance, or an expert. All are measured
     # against chance. A policy that is both players trains on twice the turns of an episode.
     "self-play": Comparison(

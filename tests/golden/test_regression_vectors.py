@@ -23,13 +23,15 @@ from helpers.samples import random_samples
 from turngym.trainers.losses.regressions import (
     classification_advantages,
     first_tokens,
+    preference_advantages,
+    turn_weights,
     with_balanced_advantages,
     with_next_values,
 )
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
-from turngym.trainers.settings.surrogates import Balance, Classify
+from turngym.trainers.settings.surrogates import Balance, Classify, Prefer
 from turngym.trainers.update.learner import TorchLearner
 
 TEMPERATURE = 0.8
@@ -138,15 +140,20 @@ def test_tbrm_trains_the_value_that_the_logits_give_the_start() -> None:
     assert_same(gradient(made.model), reference_gradient(models.model(), residuals))
 
 
-def test_tbrm_of_a_rewritten_history_begins_once() -> None:
-    """An attempt in two segments has one start, that of its first segment."""
-    whole = attempts()
-    cut = [
+def cut_in_two(whole: Sequence[TrainingSample]) -> list[TrainingSample]:
+    """Return attempts of two turns with a segment for each turn."""
+    return [
         replace(s, loss_mask=s.turn_ids == turn, turn_ids=np.where(s.turn_ids == turn, turn, -1),
                 advantages=np.where(s.turn_ids == turn, s.advantages, 0))
         for s in whole
         for turn in (0, 1)
     ]  # fmt: skip
+
+
+def test_tbrm_of_a_rewritten_history_begins_once() -> None:
+    """An attempt in two segments has one start, that of its first segment."""
+    whole = attempts()
+    cut = cut_in_two(whole)
     assert [int(mask.sum()) for mask in first_tokens(cut)] == [1, 0] * len(whole)
     found = [learner(algo("tbrm").loss) for _ in range(2)]
     for made, samples in zip(found, (whole, cut), strict=True):
@@ -209,6 +216,65 @@ def test_an_attempt_alone_is_classified_by_its_own_log_ratio() -> None:
     one, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
     found = classification_advantages(one, 2 * one, zero, Classify(type="classify"))
     assert found.item() == pytest.approx(1 - 1 / (1 + np.exp(-2)))
+
+
+PAIRS = ((0, 1), (2, 1), (6, 8), (7, 8))
+"""A success and a failure of one group, by place in ``LABELS``."""
+
+
+@pytest.mark.parametrize("name", ["dpo", "dmpo"])
+def test_preferences_are_the_loss_of_all_pairs_of_a_group(name: str) -> None:
+    """Away from the reference; DMPO counts the first of two turns fully and the last by 0.7/1.7."""
+    loss, samples, other = algo(name).loss, attempts(), models.model("qwen2")
+    assert isinstance(loss.surrogate, Prefer)
+    last, beta = (1.0 if name == "dpo" else 0.7 / 1.7), loss.surrogate.beta
+    made = learner(loss, other)
+    made.update(samples)
+
+    def of_pairs(model: Any) -> Tensor:
+        gaps = []
+        for sample in samples:
+            with torch.no_grad():
+                old = Read(models.model(), sample).logprobs_A
+            turns_A = torch.from_numpy(sample.turn_ids[sample.loss_mask])
+            counts_A = torch.where(turns_A == 0, 1.0, last)
+            gaps.append((counts_A * (Read(model, sample).logprobs_A - old)).sum())
+        losses = [-(beta * (gaps[won] - gaps[lost])).sigmoid().log() for won, lost in PAIRS]
+        return torch.stack(losses).mean()
+
+    assert_same(gradient(made.model), reference_gradient(other, of_pairs))
+
+
+def test_an_attempt_in_segments_is_preferred_as_a_whole() -> None:
+    whole = attempts()
+    cut = cut_in_two(whole)
+    for segment, counts_L in zip(cut, turn_weights(cut, 0.5), strict=True):
+        wanted = 1.0 if segment.turn_ids.max() == 0 else 0.5 / 1.5
+        assert counts_L[segment.loss_mask] == pytest.approx(wanted)
+    found = [learner(algo("dmpo").loss) for _ in range(2)]
+    for made, samples in zip(found, (whole, cut), strict=True):
+        made.update(samples)
+    assert_same(gradient(found[1].model), gradient(found[0].model))
+
+
+def test_where_nobody_is_better_there_is_no_preference() -> None:
+    zeros, groups = torch.zeros(4, dtype=torch.float64), torch.tensor([0, 0, 1, 2])
+    rewards = torch.tensor([1.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    found = preference_advantages(rewards, zeros, groups, Prefer(type="prefer"))
+    assert found.tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("link", "near", "far"), [("logistic", 0.5, 0.119), ("square", 0.0, -3.0), ("hinge", 1.0, 0.0)]
+)
+def test_a_pair_pulls_less_the_further_it_is_apart(link: Any, near: float, far: float) -> None:
+    """What a pair of beta 1 pulls where its log-ratios are equal (a square: half apart), and 2."""
+    config, rewards = Prefer(type="prefer", beta=1.0, link=link), torch.tensor([1.0, 0.0])
+    start = 0.5 if link == "square" else 0.0
+    for apart, wanted in ((start, near), (2.0, far)):
+        gaps = torch.tensor([apart, 0.0], dtype=torch.float64)
+        found = preference_advantages(rewards, gaps, torch.zeros(2), config)
+        assert found.tolist() == pytest.approx([2 * wanted, -2 * wanted], abs=1e-3)
 
 
 def test_rover_fits_log_ratios_to_the_reward_and_the_value_of_what_follows() -> None:

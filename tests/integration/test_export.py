@@ -123,6 +123,54 @@ def test_a_row_is_a_turn_with_its_tokens_where_they_are_asked_for(tmp_path: Path
     assert whole["token_advantages"] == [None, None, 1.0, 2.0, None, None, 3.0, 4.0]
 
 
+def said(*texts: str) -> tuple[Turn, ...]:
+    """Return turns in which the environment and the agent speak in turn."""
+    pairs = zip(texts[::2], texts[1::2], strict=True)
+    return tuple(
+        Turn(
+            observation=(Message(role="user", content=asked),),
+            action=Message(role="assistant", content=answer),
+            reward=0.0,
+        )
+        for asked, answer in pairs
+    )
+
+
+def test_a_pair_is_two_attempts_at_a_task_of_which_one_is_better(tmp_path: Path) -> None:
+    won = episode("made/train/0", turns=said("q", "a", "r", "b"), score=1.0)
+    lost = episode("made/train/0", turns=said("q", "a", "r", "c", "s", "d"), score=0.25)
+    first = episode("made/train/0", turns=said("q", "z"), score=0.25)
+    elsewhere = episode("made/train/0", turns=said("q", "a", "R", "b"), score=0.0)
+    alone = [
+        episode("made/train/1", turns=said("q", "z"), score=0.0),
+        episode("made/train/0", turns=said("q", "z"), score=0.0, env_seed=1),
+        episode("made/train/0", turns=said("other", "z"), score=0.0),
+        episode("made/train/0", turns=said("q", "a", "r", "b"), score=0.5),
+        episode("made/train/0", turns=(), score=0.0, final_observation=()),
+        episode("made/train/0", turns=said("q", "z"), score=None, error="broke",
+                stop_reason=StopReason.ERROR_ENV),
+    ]  # fmt: skip
+    path = tmp_path / "made.jsonl"
+    write_trajectories(path, [won, lost, first, elsewhere, *alone])
+    found = [
+        tuple(
+            [message["content"] for message in row[part]]
+            for part in ("prompt", "chosen", "rejected")
+        )
+        for row in exported(path, "--rows", "pairs")
+        if row["chosen_episode"] == 0
+    ]
+    assert found == [
+        (["q", "a", "r"], ["b"], ["c", "s", "d"]),
+        (["q"], ["a", "r", "b"], ["z"]),
+        (["q"], ["a", "r", "b"], ["a", "R", "b"]),
+    ]
+    rows = exported(path, "--rows", "pairs")
+    assert all(row["chosen_score"] > row["rejected_score"] for row in rows)
+    assert {(row["rejected_episode"]) for row in rows if row["chosen_episode"] == 7} == {1, 2, 3}
+    assert list(rows[0]) == list(exported(path, "--rows", "pairs")[1])
+
+
 def test_csv_holds_the_same_with_lists_as_json(tmp_path: Path) -> None:
     run = run_with_episodes(tmp_path)
     for kind in ("episodes", "turns"):

@@ -228,7 +228,12 @@ def export(
             "of each episode; trajectories: a file as runs have it."
         ),
     ] = "jsonl",
-    rows: Annotated[str, typer.Option(help="What a row is: episodes or turns.")] = "episodes",
+    rows: Annotated[
+        str,
+        typer.Option(
+            help="What a row is: episodes, turns, or pairs of a better and a worse attempt."
+        ),
+    ] = "episodes",
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Add token ids, log-probs, versions and advantages.")
     ] = False,
@@ -246,8 +251,7 @@ def export(
     from turngym.reports.runs import check_shown
     from turngym.rollouts.recorded import episodes, sources_of
 
-    require_known("value of --format", format, _FORMATS)
-    require_known("value of --rows", rows, ("episodes", "turns"))
+    _check_table(format, rows, tokens=tokens)
     if out is None and format not in ("jsonl", "csv"):
         raise ConfigError(f"--format {format} cannot go to stdout; say --out PATH")
     if out is not None and run.exists():
@@ -256,7 +260,7 @@ def export(
             raise ConfigError(f"--out {out}: is a file of the run itself; choose another name")
     for note in check_shown(run):
         say(note)
-    kinds = flat.columns(rows, tokens=tokens)  # type: ignore[arg-type]  # it is one of the two
+    kinds = flat.columns(rows, tokens=tokens)  # type: ignore[arg-type]  # it is one of them
     found = flat.table(run, rows, tokens=tokens)  # type: ignore[arg-type]
 
     def write_text(file: IO[str]) -> int:
@@ -283,6 +287,16 @@ def export(
                 write = flat.write_dataset if format == "hf" else flat.write_parquet
                 count = write(found, kinds, partial)
     say(f"{count} {rows}" + ("" if out is None else f" are in {out}"))
+
+
+def _check_table(format: str, rows: str, *, tokens: bool) -> None:
+    require_known("value of --format", format, _FORMATS)
+    require_known("value of --rows", rows, ("episodes", "turns", "pairs"))
+    if rows == "pairs" and (tokens or format in ("atif", "trajectories")):
+        given = "--tokens" if tokens else f"--format {format}"
+        raise ConfigError(
+            f"--rows pairs: has messages alone, and {given} wants more; leave one out"
+        )
 
 
 @contextmanager

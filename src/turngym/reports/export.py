@@ -1,7 +1,8 @@
 """Trajectories as flat tables for other tools: JSON lines, CSV, Parquet, a Hugging Face data set.
 
-A row is an episode or a turn. Every row of a table has the same columns, and no file a header line
-of our own, so pandas, DuckDB and ``datasets.load_dataset`` read them as they are.
+A row is an episode, a turn, or a pair of attempts of which one is better. Every row of a table has
+the same columns, and no file a header line of our own, so pandas, DuckDB and
+``datasets.load_dataset`` read them as they are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, permutations
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -26,7 +27,7 @@ from turngym.tasks.base import SPLITS
 from turngym.types import Message, Trajectory, Turn
 
 Row = dict[str, Any]
-Rows = Literal["episodes", "turns"]
+Rows = Literal["episodes", "turns", "pairs"]
 _BATCH = 500
 """Rows of Parquet in memory at once."""
 
@@ -52,10 +53,19 @@ _TURN: Mapping[str, str] = {
     "tool_calls": "calls", "reward": "float", "advantage": "float", "invalid_action": "text",
     "state_key": "text", "starts_segment": "bool",
 }  # fmt: skip
+_PAIR: Mapping[str, str] = {
+    "source": "text", "env": "text", "task": "text", "split": "text", "env_seed": "int",
+    "player": "text", "prompt": "messages", "chosen": "messages", "rejected": "messages",
+    "chosen_episode": "int", "rejected_episode": "int", "chosen_score": "float",
+    "rejected_score": "float",
+}  # fmt: skip
+"""What trainers of preferences read; the first six are those of the better episode."""
 
 
 def columns(rows: Rows, *, tokens: bool) -> dict[str, str]:
     """Return the columns of the ``rows`` of a table with their types."""
+    if rows == "pairs":
+        return dict(_PAIR)
     own = _EPISODE if rows == "episodes" else _TURN
     starts = {"token_starts": "list:int"} if rows == "episodes" else {}
     return {**_IDS, **own, **_ENDS, **({**_TOKENS, **starts} if tokens else {})}
@@ -67,12 +77,15 @@ def table(run: Path, rows: Rows, *, tokens: bool = False) -> Iterator[Row]:
     Args:
         run: Folder of a training run or an evaluation, any folder, or one file of trajectories.
         rows: What a row is.
-        tokens: Add the columns of tokens.
+        tokens: Add the columns of tokens; pairs have none.
 
     Raises:
         ConfigError: There are no trajectories.
         RecordError: A line is broken. Half a line at the end is that of an unfinished run.
     """
+    if rows == "pairs":
+        yield from _pairs(run)
+        return
     names = columns(rows, tokens=tokens)
     for number, (source, one) in enumerate(_lives(run)):
         ids = {"source": source, "episode": number, **_facts(one)}
@@ -80,6 +93,53 @@ def table(run: Path, rows: Rows, *, tokens: bool = False) -> Iterator[Row]:
         for row in found:
             whole = {**ids, **row}
             yield {name: whole[name] for name in names}
+
+
+def _pairs(run: Path) -> Iterator[Row]:
+    """Yield every two attempts at a task of which one has the higher score.
+
+    The prompt is what both conversations have in common, up to the first answer that differs.
+    """
+    attempts: dict[tuple[object, ...], list[tuple[Row, list[Row]]]] = {}
+    for number, (source, one) in enumerate(_lives(run)):
+        messages = _episode(one)["messages"]
+        answers = [n for n, message in enumerate(messages, 1) if message["role"] == "assistant"]
+        if one.score is not None and answers:
+            ids = {"source": source, "episode": number, **_facts(one)}
+            key = (one.env_id, one.task_id, one.env_seed, one.player)
+            # What was observed after the last answer is nothing to learn.
+            attempts.setdefault(key, []).append((ids, messages[: answers[-1]]))
+    for group in attempts.values():
+        for (better, chosen), (worse, rejected) in permutations(group, 2):
+            place = _answer_that_differs(chosen, rejected)
+            if better["score"] > worse["score"] and place is not None:
+                yield {
+                    **{name: better[name] for name in islice(_PAIR, 6)},
+                    "prompt": chosen[:place],
+                    "chosen": chosen[place:],
+                    "rejected": rejected[place:],
+                    "chosen_episode": better["episode"],
+                    "rejected_episode": worse["episode"],
+                    "chosen_score": better["score"],
+                    "rejected_score": worse["score"],
+                }
+
+
+def _answer_that_differs(one: Sequence[Row], other: Sequence[Row]) -> int | None:
+    """Return the place of the answer from which on two conversations that end with one differ.
+
+    Where an equal answer led to another observation it is that answer. None where already the first
+    question differs, or nothing does.
+    """
+    if one == other:
+        return None
+    found = None
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left["role"] == right["role"] == "assistant":
+            found = place
+        if left != right:
+            break
+    return found
 
 
 def _lives(run: Path) -> Iterator[tuple[str, Trajectory]]:
