@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import signal
+import stat
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -245,6 +247,15 @@ def stoppable() -> None:
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def leave_terminal() -> None:
+    """Let what this process writes to a terminal go nowhere: it was closed, and writing fails."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        with suppress(OSError):  # it is closed already
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                os.dup2(nowhere, descriptor)
 
 
 _CUT_OFF: WeakSet[asyncio.AbstractEventLoop] = WeakSet()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -107,6 +108,30 @@ def test_ctrl_c_keeps_what_was_played_and_says_so(tmp_path: Path, number: int) -
         assert process.returncode == 130
     assert "the same command goes on from there" in said
     assert "Traceback" not in said
+
+
+def test_what_was_played_is_kept_when_the_terminal_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(AGENT)
+    there, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "turngym", *command()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+    ) as process:
+        until = time.monotonic() + 900
+        while not (tmp_path / "half").exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.send_signal(signal.SIGHUP)  # as the system does
+        os.close(terminal)
+        os.close(there)
+        assert process.wait(900) == 130
+    report = turngym("report", "run", cwd=tmp_path)
+    assert report.returncode == 0, report.stderr
+    assert sum(1 for _ in read_rows(tmp_path / "run" / FILE)) > HALF
 
 
 def test_an_interrupt_at_any_moment_ends_an_evaluation(

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pkgutil import resolve_name
+from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -122,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, with the arguments of the process if None, and return its exit code."""
     if arguments is None:  # this process is ours: being ended is Ctrl-C, so that all is closed
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored
+            signal.signal(signal.SIGHUP, _hang_up)
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
         if "--json" in sys.argv and sys.stdout and sys.stderr:  # None where one is closed
@@ -156,6 +159,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if known is None:
             raise
         return known
+
+
+def _hang_up(number: int, frame: FrameType | None) -> None:
+    """End as by SIGTERM: the terminal was closed."""
+    from turngym.coroutines import leave_terminal
+
+    leave_terminal()
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:

@@ -222,7 +222,8 @@ def open_reply(name: str, reply: bytes) -> Any:
 def _serve(pipe: Connection, sources: list[str], make: bytes) -> None:
     """Carry out calls until the other side is gone; the main function of the child."""
     os.setpgid(0, 0)  # with all that it starts, so that nothing is left of it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    for number in (signal.SIGINT, signal.SIGHUP):  # the parent decides
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(
         target=end_with_parent, args=(_LAST_S,), name="turngym-parent", daemon=True
     ).start()

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import IO
 
+from turngym.coroutines import leave_terminal
 from turngym.errors import ConfigError, TrainingError
 
 _GRACE_S = 10.0
@@ -24,6 +25,7 @@ _GRACE_S = 10.0
 JOINED = threading.Event()
 """Set when this rank has met the others."""
 _PIPE = "TURNGYM_LAUNCHER"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RANK_MIB = 250
 """What one rank has of its own in main memory, its share of a model aside; measured."""
 
@@ -38,7 +40,7 @@ def rank_here() -> int | None:
     rank = int(os.environ["RANK"])
     if pipe := os.environ.get(_PIPE):
         threading.Thread(target=_end_with, args=(int(pipe), rank), daemon=True).start()
-    for number in (signal.SIGINT, signal.SIGTERM) if rank else ():
+    for number in _SIGNALS if rank else ():
         signal.signal(number, signal.SIG_IGN)
     return rank
 
@@ -64,7 +66,7 @@ def check_size(ranks: int) -> None:
 def launch(ranks: int, arguments: Sequence[str], *, stdout: IO[str] | None = None) -> int:
     """Run ``turngym`` as ``ranks`` processes and return the exit code of the run.
 
-    SIGINT and SIGTERM go to rank 0, which saves the run.
+    SIGINT, SIGTERM and SIGHUP go to rank 0, which saves the run.
 
     Args:
         ranks: How many.
@@ -97,9 +99,13 @@ def launch(ranks: int, arguments: Sequence[str], *, stdout: IO[str] | None = Non
     os.close(reader)
 
     def forward(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            leave_terminal()
         processes[0].send_signal(number)
 
-    before = {n: signal.signal(n, forward) for n in (signal.SIGINT, signal.SIGTERM)}
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # under nohup
+    numbers = _SIGNALS[: 2 if ignored else 3]
+    before = {number: signal.signal(number, forward) for number in numbers}
     try:
         return _wait(processes)
     finally:

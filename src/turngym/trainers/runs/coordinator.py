@@ -229,7 +229,10 @@ def main(end: socket.socket, sources: list[str], setup: bytes) -> None:
         sources: Of ``registry.sources`` in the main process.
         setup: A pickled ``Setup``.
     """
-    for number in SIGNALS:  # the main process decides; and what is started here gets them as ever
+    for number in (
+        *SIGNALS,
+        signal.SIGHUP,
+    ):  # the main process decides; and what is started here gets them as ever
         signal.signal(number, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=end_with_parent, args=(CLOSE_S,), daemon=True).start()
