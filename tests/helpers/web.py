@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from turngym.environments.core.env import Outcome
 from turngym.environments.web.base import WebEnv
 from turngym.environments.web.browser import BrowserHost
-from turngym.environments.web.egress import Response
+from turngym.environments.web.egress import Response, Site
 from turngym.environments.web.settings import Settings
 
 HOST = "pages.test"
@@ -50,6 +52,13 @@ PAGES = {
         new Image().src = "http://127.0.0.1:" + location.search.slice(1) + "/x.png";
         fetch('http://elsewhere.test/').then((r) => { document.title = r.status })
         .catch(() => { document.title = "refused" })</script>""",
+    "/progress": """<label>Upload <progress value=30 max=120></progress></label>
+        <progress title=Waiting></progress><label>Disk <meter value=6 max=8></meter></label>
+        <div role=progressbar aria-label=Steps aria-valuenow=3></div>""",
+    "/live": """<p id=news>none</p><script>
+        const socket = new WebSocket("ws://live.test/news")
+        socket.onopen = () => socket.send("any?")
+        socket.onmessage = (event) => { news.textContent = event.data }</script>""",
     "/memory": """<p id=seen></p><script>
         seen.textContent = "seen " + (localStorage.seen || "no") + " " + document.cookie;
         localStorage.seen = "yes"; document.cookie = "seen=yes"</script>""",
@@ -102,14 +111,20 @@ class PagesEnv(WebEnv):
     name = "pages"
 
     def __init__(
-        self, page: str = "/plain", *, settings: Settings = QUICK, **kwargs: object
+        self,
+        page: str = "/plain",
+        *,
+        settings: Settings = QUICK,
+        others: Mapping[str, Site] = MappingProxyType({}),
+        **kwargs: object,
     ) -> None:
         super().__init__(settings=settings, **kwargs)
         self.start = page
+        self.others = others
         self.said: str | None = None
 
     def sites(self):
-        return {HOST: site}
+        return {HOST: site, **self.others}
 
     async def prepare(self, task):
         self.said = None

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import signal
 import time
+from base64 import b64encode
+from hashlib import sha1
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from turngym.environments.checks.probes import children_of
 from turngym.environments.core.actions import Action
 from turngym.environments.web.acting import MAX_TABS, act
 from turngym.environments.web.browser import BrowserHost
-from turngym.environments.web.egress import EgressProxy
+from turngym.environments.web.egress import EgressProxy, Server
 from turngym.environments.web.session import MAX_DIALOGS, Prewarming, context_key
 from turngym.environments.web.settings import LOCAL, Settings
 from turngym.errors import EnvironmentFault
@@ -279,6 +282,53 @@ async def test_downloads_go_to_the_episodes_folder_and_nowhere_else(open_page):
     assert [file.name for file in folder.iterdir()] == ["_.._file.bin"]
     await env.close()
     assert not folder.exists()
+
+
+async def test_a_download_takes_no_other_ones_place(open_page):
+    env, _ = await open_page("/download", settings=LOCAL)
+    for name in ("_.._file.bin", "_.._file-1.bin", "_.._file-2.bin"):
+        text, _ = await say(env, "click 1")
+        while "Downloaded" not in text:
+            text, _ = await say(env, "wait")
+        assert f"Downloaded {name} (1000 bytes)." in text
+
+
+async def test_how_far_something_is_is_shown(open_page):
+    _, text = await open_page("/progress")
+    for line in (
+        "progressbar \"Upload\" = '25 %'",
+        'progressbar "Waiting"',
+        "meter \"Disk\" = '6 of 8'",
+        "progressbar \"Steps\" = '3'",
+    ):
+        assert line in text
+
+
+async def test_a_page_may_speak_with_its_own_sites_by_web_socket(open_page):
+    async def serve(reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        key = re.search(r"Sec-WebSocket-Key: (\S+)", head)[1]
+        accept = sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest()
+        lines = [
+            "HTTP/1.1 101 Switching Protocols",
+            *("Upgrade: websocket", "Connection: Upgrade"),
+            f"Sec-WebSocket-Accept: {b64encode(accept).decode()}",
+        ]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        await reader.readexactly(2 + 4 + len("any?"))  # a frame that is masked
+        writer.write(b"\x81\x05snows")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        live = Server(server.sockets[0].getsockname()[1])
+        env, text = await open_page("/live", settings=LOCAL, others={"live.test": live})
+        while '"snows"' not in text:
+            text, _ = await say(env, "wait")
+        assert "busy" not in text  # for as long as it may stay open
+        await env.close()
+    _, text = await open_page("/live", settings=LOCAL)
+    assert "live.test may not be reached." in text
 
 
 async def test_pop_ups_become_tabs_up_to_a_limit(open_page):

@@ -121,6 +121,11 @@ def test_a_file_that_should_not_be_there_loses(judged: Judged) -> None:
     assert judged.reward() == 0
 
 
+def test_a_second_name_of_a_file_is_a_file_that_should_not_be_there(judged: Judged) -> None:
+    judged.do(f"{solution()}; ln answer.txt left-over")
+    assert judged.reward() == 0
+
+
 def test_a_link_is_no_file(judged: Judged, tmp_path: Path) -> None:
     judged.do(f"{solution()}; mv answer.txt ../answer; ln -s ../answer answer.txt")
     assert judged.reward() == 0

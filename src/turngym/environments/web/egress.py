@@ -171,6 +171,8 @@ class EgressProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (request := await _read_request(reader)) is not None:
+                if request.method == "CONNECT":  # may stay open for as long as the page does
+                    return await self._connect(request, reader, writer)
                 if not await self._counted(request, reader, writer):
                     break
         except (OSError, ValueError, asyncio.LimitOverrunError):
@@ -189,14 +191,22 @@ class EgressProxy:
             if self._open == 0:
                 self._idle.set()
 
+    async def _connect(
+        self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Carry what a page says to a host over TLS, or to a site of its own by WebSocket."""
+        host, _, port = request.target.rpartition(":")
+        site = self._sites.get(host) if port == "80" else None
+        if host in self._allow:
+            await _tunnel(Server(int(port), host), reader, writer)
+        elif isinstance(site, Server):
+            await _tunnel(site, reader, writer)
+        else:
+            await self._refuse(host, writer)
+
     async def _answer(
         self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        if request.method == "CONNECT":
-            host, _, port = request.target.rpartition(":")
-            if host not in self._allow:
-                return await self._refuse(host, writer)
-            return await _tunnel(host, int(port), reader, writer)
         parts = urlsplit(request.target)
         host = parts.hostname or ""
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -285,22 +295,22 @@ async def _forward(
     return False
 
 
-async def _tunnel(
-    host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> bool:
+async def _tunnel(site: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
-        up_reader, up_writer = await asyncio.open_connection(host, port)
+        up_reader, up_writer = await site.connect()
     except OSError:
-        await _write(writer, Response(status=502))
-        return True
+        return await _write(writer, Response(status=502))
     writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+    ways = [
+        asyncio.ensure_future(_copy(*ends)) for ends in ((reader, up_writer), (up_reader, writer))
+    ]
     try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_copy(reader, up_writer))
-            group.create_task(_copy(up_reader, writer))
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
     finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
         up_writer.close()
-    return False
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -114,7 +114,8 @@
       case "LI": return "item";
       case "DIALOG": return "dialog";
       case "LABEL": return isFileField(element.control) && !isVisible(element.control) ? "file" : "";
-      case "PROGRESS": case "METER": return "progressbar";
+      case "PROGRESS": return "progressbar";
+      case "METER": return "meter";
       default: return element.isContentEditable && !(element.parentElement && element.parentElement.isContentEditable) ? "textbox" : "";
     }
   };
@@ -138,7 +139,7 @@
     const labelled = element.getAttribute("aria-labelledby");
     const found = squeeze(element.getAttribute("aria-label")) || (labelled && squeeze(byIds(element, labelled)));
     if (found) return short(found);
-    const isField = /^(INPUT|SELECT|TEXTAREA)$/.test(element.tagName);
+    const isField = /^(INPUT|SELECT|TEXTAREA|PROGRESS|METER)$/.test(element.tagName);
     if (isField) {
       const labels = [...(element.labels || [])].map(wordsOf).join(" ");
       if (role === "button" && element.value) return short(element.value);
@@ -164,6 +165,8 @@
       if (role === "button" || role === "checkbox" || role === "radio") return "";
       return element.type === "password" ? "*".repeat(element.value.length) : element.value.slice(0, MAX_NAME);
     }
+    if (element.tagName === "PROGRESS") return element.position < 0 ? "" : `${Math.round(100 * element.position)} %`;
+    if (element.tagName === "METER") return `${element.value} of ${element.max}`;
     if (role === "textbox") return element.innerText.replace(/\n$/, "").slice(0, MAX_NAME);
     return element.getAttribute("aria-valuetext") || element.getAttribute("aria-valuenow") || "";
   };
@@ -276,6 +279,7 @@
       if (role === "select") return this.select(element, depth);
       if (role === "canvas") return rect.width ? this.canvas(element, depth, rect) : undefined;
       if (active) return this.active(element, depth, role, pointer);
+      if (role === "progressbar" || role === "meter") return this.add(element, depth, role, nameOf(element, role), { value: valueOf(element, role) });
       if (role === "image") { const name = nameOf(element, role); if (name) this.add(element, depth, "image", name); return; }
       if (element.tagName === "LABEL" && element.control && element.control !== element && isVisible(element.control)) {
         for (const child of element.children) this.visit(child, depth, pointer);

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -443,12 +444,11 @@ class WebSession:
         """Accept it, but give a prompt no text; at too many of them close the page."""
         self._dialogs += 1
         if self._dialogs == MAX_DIALOGS + 1:
-            for tab in self.tabs:
-                if tab.page is dialog.page:
-                    tab.lost_because = (
-                        f"The page opened more than {MAX_DIALOGS} dialogs and was closed."
-                    )
-                    await tab.close()
+            for tab in [one for one in self.tabs if one.page is dialog.page]:
+                tab.lost_because = (
+                    f"The page opened more than {MAX_DIALOGS} dialogs and was closed."
+                )
+                await tab.close()
             return
         if self._dialogs > MAX_DIALOGS:
             return
@@ -461,13 +461,19 @@ class WebSession:
 
     async def _save(self, download: Download) -> None:
         name = re.sub(r"[^\w.-]", "_", Path(download.suggested_filename).name)[:80] or "download"
-        target = self.folder / name
+        target = first = self.folder / name
+        numbers = count(1)
+        while target.exists():  # as browsers do, none takes the place of another
+            target = first.with_stem(f"{first.stem}-{next(numbers)}")
+        target.touch()
+        name = target.name
         try:
             async with asyncio.timeout(_DOWNLOAD_S):
                 await download.save_as(target)
         except Exception:  # noqa: BLE001 - whatever stops it, a note says so
             with suppress(Exception):
                 await download.cancel()
+            target.unlink(missing_ok=True)
             self.notes.append(f"The download of {name} was stopped.")
             return
         size = target.stat().st_size
