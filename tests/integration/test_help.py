@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,7 +59,10 @@ def test_a_command_says_what_it_does_and_what_each_option_means(
     assert all(line.endswith((".", ":")) for text in rest for line in text.strip().splitlines())
     assert [p.name for p in command.params if not getattr(p, "help", None)] == []
     assert main([*path, "--help"]) == 0
-    assert first.split()[0] in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert first.split()[0] in shown
+    usage = shown.partition("\n\n")[0].partition(first[:20])[0]
+    assert not re.search(r"\[\[|\.\.\.[]}]", usage)  # what repeats or may be left out is said once
 
 
 def test_the_shell_completes_commands_options_environments_and_recipes() -> None:

@@ -14,7 +14,7 @@ from turngym.errors import ConfigError, require_known
 from turngym.tasks.base import SPLITS, Split
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-SOURCES = "RECIPE|FILE.toml [key.path=value]..."
+SOURCES = "RECIPE|FILE.toml|KEY=VALUE"
 SOURCES_HELP = (
     "A recipe ('turngym config recipes' lists them) or TOML files, and key.path=value to override; "
     "later ones win."

@@ -78,7 +78,7 @@ def show(folder: _Folder, as_json: Json = False) -> None:
 @app.command("search")
 def search(
     folder: _Folder,
-    query: Annotated[list[str], typer.Argument(metavar="QUERY...", help="What to look for.")],
+    query: Annotated[list[str], typer.Argument(metavar="QUERY", help="What to look for.")],
     engine: Annotated[str, typer.Option(help="Which engine of the index answers.")] = "sqlite",
     k: Annotated[int, typer.Option(min=1, max=100, help="Results.")] = 5,
     as_json: Json = False,

@@ -57,7 +57,7 @@ class Finding:
 
 def doctor(
     part: Annotated[
-        str | None, typer.Argument(metavar="[engine]", help="Look at the engine of a run alone.")
+        str | None, typer.Argument(metavar="engine", help="Look at the engine of a run alone.")
     ] = None,
     sources: Annotated[list[str] | None, typer.Argument(metavar=SOURCES, help="The run.")] = None,
     as_json: Json = False,

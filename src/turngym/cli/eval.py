@@ -80,7 +80,7 @@ def evaluate(
     envs: Annotated[
         list[str],
         typer.Argument(
-            metavar="ENV...", help=f"FAMILY/*, {registry.FORMS}.", autocompletion=complete_env
+            metavar="ENV", help=f"FAMILY/*, {registry.FORMS}.", autocompletion=complete_env
         ),
     ],
     agent: Annotated[str, typer.Option(help=FORMS)],

@@ -32,7 +32,7 @@ def replay(
         Path, typer.Argument(metavar="RUN", help="Folder of a run, or a file of trajectories.")
     ],
     episode: Annotated[
-        int, typer.Argument(min=0, metavar="[EPISODE]", help="Its number in the viewer.")
+        int, typer.Argument(min=0, metavar="EPISODE", help="Its number in the viewer.")
     ] = 0,
     turn: Annotated[
         int | None,

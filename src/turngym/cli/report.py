@@ -28,7 +28,7 @@ REFERENCE_HELP = "Algorithm that the others are measured against; grpo, or else 
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders that hold runs, at any depth.")
+        list[Path], typer.Argument(metavar="DIR", help="Folders that hold runs, at any depth.")
     ],
     out: Annotated[
         Path | None, typer.Option(help="Folder of the report; the first DIR by default.")

@@ -50,7 +50,7 @@ _BAR = 24
 
 def simulate(
     scenario: Annotated[
-        list[str], typer.Argument(metavar="SCENARIO.toml [KEY=VALUE]...", help="The run.")
+        list[str], typer.Argument(metavar="FILE.toml|KEY=VALUE", help="The scenario.")
     ],
     real: Annotated[
         bool, typer.Option("--real", help="In real time, with a live view, instead of virtual.")

@@ -39,7 +39,7 @@ def make_swe(
     projects: Annotated[
         list[str],
         typer.Argument(
-            metavar="PROJECT...",
+            metavar="PROJECT",
             help="A folder, a git working tree, a source distribution (.tar.gz), or name==version "
             "of the package registry. 'BEFORE..AFTER' of two of them: what was mended in between "
             "makes a task too.",
@@ -184,7 +184,7 @@ def pack(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TASKS...",
+            metavar="TASKS",
             help="An environment, tasks of it (text/maze/test/0), folders in Harbor's format, or a "
             "pack that gets a report or scores.",
         ),
