@@ -65,6 +65,13 @@ def test_a_command_says_what_it_does_and_what_each_option_means(
     assert not re.search(r"\[\[|\.\.\.[]}]", usage)  # what repeats or may be left out is said once
 
 
+@pytest.mark.parametrize("module", ["swe.install", "web.sites.install"])
+def test_a_program_that_installs_says_what(module: str) -> None:
+    command = [sys.executable, "-m", f"turngym.environments.{module}", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "all by default" in done.stdout
+
+
 def test_the_shell_completes_commands_options_environments_and_recipes() -> None:
     assert completed("turngym tr") == ["train"]
     assert completed("turngym eval --ag") == ["--agent"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +25,12 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Install web applications.")
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="all by default")
     try:
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(main(parser.parse_args().programs))
     except ConfigError as problem:
-        sys.exit(str(problem))
+        sys.exit(f"error: {problem}")
     except subprocess.CalledProcessError as failure:
         command = " ".join(failure.cmd)[:200]
-        sys.exit(f"exit status {failure.returncode} of: {command} (its message is above)")
+        sys.exit(f"error: exit status {failure.returncode} of: {command} (its message is above)")
