@@ -1,9 +1,7 @@
-"""What the pages name is there: links, commands, options, settings, defaults, modules, checks."""
+"""What the pages name is there: links, commands, options, settings, defaults, checks."""
 
 from __future__ import annotations
 
-import ast
-import importlib
 import json
 import re
 import shlex
@@ -149,13 +147,6 @@ def default(config: Any, path: str) -> str | None:
     for part in path.split("."):
         config = getattr(config, part, None)
     return str(config).lower().removesuffix(".0")
-
-
-def test_blocks_import_what_is_there() -> None:
-    for node in (node for block in blocks("python") for node in ast.walk(ast.parse(block))):
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("turngym"):
-            module = importlib.import_module(str(node.module))
-            assert [one.name for one in node.names if not hasattr(module, one.name)] == []
 
 
 def test_blocks_use_what_they_import_or_define(tmp_path: Path) -> None:

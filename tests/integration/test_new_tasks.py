@@ -21,6 +21,7 @@ MOST_LINES = {"game": 30, "shell": 30, "questions": 10, "page": 30, "harbor": 0,
 """Of what a user writes, by what was promised; data and pages aside."""
 PAGE = (ROOT / "docs/new_task.md").read_text(encoding="utf-8")
 SECTIONS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 CHECKED = {text.split()[2] for text in SECTIONS if "\nturngym check task" in text}
 """Kinds whose check is a command of the page, with as many episodes or more."""
 NEEDS = {
@@ -72,10 +73,31 @@ def test_each_command_of_the_page_works(
 
 @pytest.mark.extra("bwrap")
 def test_the_shell_task_of_the_page_is_sound(folder: Path) -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    block = BLOCKS[0]
     assert len(block.splitlines()) <= MOST_LINES["shell"]
     (folder / "double.py").write_text(block)
     assert main(["check", "task", "double.py", "--episodes", "2"]) == 0
+
+
+SUM = """
+def act(observation, info):
+    if observation["text"] != "5":
+        return '{"name": "add", "arguments": {"a": 2, "b": 3}}'
+    return '{"name": "answer", "arguments": {"text": "5"}}'
+"""
+
+
+@pytest.mark.extra("mcp")
+def test_the_tools_of_the_page_are_called(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, block in zip(("sums", "server"), BLOCKS[1:], strict=True):
+        assert block.startswith(f'"""{name}.py:')
+        (folder / f"{name}.py").write_text(block)
+    (folder / "mine.py").write_text(SUM)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert main(["eval", "sums.py", "--agent", "mine.py:act", "--episodes", "1", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["local/sums"]["solved"] == 1
 
 
 @pytest.mark.extra("playwright", NEED)
