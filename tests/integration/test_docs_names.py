@@ -15,9 +15,13 @@ from typing import Any
 import pytest
 import typer
 
+from turngym import registry
 from turngym.cli.main import program
 from turngym.config import StrictModel, _models, load_config
+from turngym.environments.swe.operators import OPERATORS
+from turngym.environments.swe.tasksets import open_tasks
 from turngym.rollouts.simulation.simulate import Scenario
+from turngym.sandbox.checks.check import ATTACKS, PROMISES
 from turngym.trainers.settings.train import TrainConfig
 
 ROOT = Path(__file__).parents[2]
@@ -166,6 +170,28 @@ def test_blocks_of_settings_are_read() -> None:
         tomllib.loads(block)
     [scenario] = [block for block in blocks("toml") if block.startswith("# scenario.toml")]
     assert load_config(Scenario, [tomllib.loads(scenario)]).profile.raise_share > 0
+
+
+def test_pages_count_what_there_is() -> None:
+    names = [entry.short_name for entry in registry.entries()]
+    mini, web, phone, desktop, points = (
+        len([name for name in names if name.startswith(start)])
+        for start in ("web/miniwob-", "web/", "phone/", "desktop/", "desktop/grounding-")
+    )
+    screens = f"{desktop - points} kinds of desktop tasks, {phone} of phone tasks, {points} ground"
+    bugs = open_tasks("shipped").files
+    for page, text in (
+        ("README.md", f"MiniWoB++ ({mini} tasks)"),
+        ("README.md", f"a wiki ({web - mini} kinds of tasks)"),
+        ("README.md", screens),
+        (
+            "README.md",
+            f"{sum(len(one.tasks) for one in bugs)} tasks over {len(bugs)} released projects",
+        ),
+        ("docs/security.md", f"{len(PROMISES)} promises and {len(ATTACKS)} attacks"),
+        ("docs/swe.md", f"one of {len(OPERATORS) - 1}\noperators"),  # and one that empties
+    ):
+        assert text in (ROOT / page).read_text(encoding="utf-8"), text
 
 
 def test_the_page_on_soundness_has_every_check() -> None:
