@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from turngym.errors import SandboxClosed, SandboxFault, SandboxFileError
+from turngym.errors import SandboxClosed, SandboxDied, SandboxFault, SandboxFileError
 from turngym.sandbox import Limits, SandboxSpec
 from turngym.sandbox.backends import channel
 from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
 from turngym.sandbox.backends.channel import Channel
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
-from turngym.sandbox.backends.launcher_client import base_folder
+from turngym.sandbox.backends.launcher_client import LauncherGone, base_folder
 from turngym.sandbox.checks.host_attacks import guests_of
 from turngym.sandbox.launcher import cgroups
 
@@ -119,6 +119,33 @@ async def test_random_operations_and_random_kills_leave_nothing_and_mix_nothing(
         lives = [life(backend, number + n, random.Random(number + n)) for n in range(AT_ONCE)]
         number += AT_ONCE
         done += sum(await asyncio.gather(*lives))
+    await backend.close()
+    await nothing_is_left()
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+async def test_a_sandbox_that_died_unnoticed_is_no_failed_snapshot(
+    is_idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher learns of a death before the channel does, or after."""
+    backend = BubblewrapBackend()
+    sandbox = await backend.start(SPEC)
+
+    async def dies() -> bool:
+        started = sandbox.running()
+        for guest in guests_of(os.getpid()):
+            os.kill(guest, signal.SIGKILL)
+        with contextlib.suppress(LauncherGone):
+            while await started.launcher.call("usage", id=started.id):
+                await asyncio.sleep(0.01)
+        return is_idle
+
+    monkeypatch.setattr(sandbox, "_is_idle", dies)
+    monkeypatch.setattr(Channel, "is_alive", True)
+    with pytest.raises(SandboxDied):
+        await sandbox.snapshot()
+    monkeypatch.undo()
+    await sandbox.close()
     await backend.close()
     await nothing_is_left()
 

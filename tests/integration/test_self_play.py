@@ -74,7 +74,8 @@ def test_against_an_opponent_one_player_is_trained(tmp_path: Path) -> None:
     found = sides(tmp_path / "chance", 0)
     assert len({one.player for one in found}) == 1  # of one task
     assert row["train/tokens"] == row["rollout/tokens"]
-    train(config(f"rollout.opponent={tmp_path / 'chance'}", "run.steps=1"), tmp_path / "next")
+    pool = f"rollout.opponent={tmp_path / 'chance'}, self"
+    train(config(pool, "run.steps=1"), tmp_path / "next")
     (one, *_) = sides(tmp_path / "next", 0)
     assert {turn.player for turn in one.turns} == {one.player}
 
@@ -98,6 +99,7 @@ def test_in_turns_is_overlap_without_staleness(tmp_path: Path) -> None:
     ("overrides", "words"),
     [
         (("rollout.opponent=stockfish",), "stockfish"),
+        (("rollout.opponent=random,stockfish",), "stockfish"),
         (("evaluation.opponent=stockfish",), "stockfish"),
         (("env.id=text/maze", "rollout.opponent=random"), "has one player"),
         (("algo=vineppo",), "several players"),

@@ -69,6 +69,18 @@ class Versus:
         return replace(self, policy=self.policy.anew(before))
 
 
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of several policies: which one depends on the task alone, as in ``Versus``."""
+
+    policies: tuple[Policy, ...]
+
+    def start(self, context: EpisodeContext) -> PolicySession:
+        """Return a session of the one whose task it is."""
+        place = derive_seed(0, context.task_id, "opponent") % len(self.policies)
+        return self.policies[place].start(context)
+
+
 class _Opponent:
     """A session whose tokens were given, as far as training is concerned."""
 

@@ -247,17 +247,17 @@ async def test_endless_answer_ends_with_the_time_of_the_turn() -> None:
 @pytest.mark.parametrize("limit", [{"requests_per_minute": 120.0}, {"max_requests": 1}])
 async def test_waiting_for_limits_of_ones_own_is_no_time_of_the_server(limit: Any) -> None:
     async def late(*asked: Any) -> None:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.5)
         await answer("ok")(*asked)
 
-    async with fake_server(*[late] * 8) as server:
-        config = ChatConfig(model="m", base_url=server.url, turn_timeout_s=1.0, **limit)
+    async with fake_server(*[late] * 10) as server:
+        config = ChatConfig(model="m", base_url=server.url, turn_timeout_s=4.5, **limit)
         model = RemoteChat(config)
-        talks = [model.open(n) for n in range(8)]
+        talks = [model.open(n) for n in range(10)]
         found = await asyncio.gather(*(talk.complete([user("hi")]) for talk in talks))
         for talk in talks:
             await talk.close()  # type: ignore[misc]
-    assert [one.message.content for one in found] == ["ok"] * 8
+    assert [one.message.content for one in found] == ["ok"] * 10
 
 
 async def test_answer_that_was_cut_is_the_action() -> None:

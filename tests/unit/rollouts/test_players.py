@@ -24,7 +24,7 @@ from turngym.rollouts.episode import (
     group_specs,
     rollout,
 )
-from turngym.rollouts.players import Versus, by_player, groups_by_player
+from turngym.rollouts.players import OneOf, Versus, by_player, groups_by_player
 from turngym.rollouts.replay import ReplayDiffers, restore
 from turngym.rollouts.scheduler.packing import pack_episode, unpack_episode
 from turngym.types import StopReason, TokenSpan, TrajectoryGroup
@@ -177,6 +177,18 @@ async def test_against_an_opponent_the_policy_is_one_player_and_the_task_says_wh
             assert side.turns == found.own_turns
             assert (policy.closed, opponent.closed) == (1, 2)
     assert set(seen.values()) == set(RoundTable.players)
+
+
+async def test_which_of_several_opponents_plays_is_said_by_the_task():
+    met = {}
+    for number in range(20):
+        for seed in (1, 2):
+            first, second = Seated(), Seated()
+            many = OneOf((first, second))
+            await rollout(RoundTable(), Versus(Seated(), many), spec_of(number, seed))
+            assert sorted((first.closed, second.closed)) == [0, 2]
+            assert met.setdefault(number, first.closed) == first.closed
+    assert set(met.values()) == {0, 2}
 
 
 async def test_an_opponent_does_not_play_where_there_is_one_player():

@@ -32,7 +32,12 @@ from turngym.sandbox.backends import images, refusals, seccomp
 from turngym.sandbox.backends.bubblewrap_command import Root, arguments
 from turngym.sandbox.backends.channel import Channel, SocketStream, to_int
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox, layer_of, settled
-from turngym.sandbox.backends.launcher_client import Answer, LauncherError, LauncherProcess
+from turngym.sandbox.backends.launcher_client import (
+    Answer,
+    LauncherError,
+    LauncherGone,
+    LauncherProcess,
+)
 from turngym.sandbox.base import (
     Capabilities,
     Change,
@@ -429,7 +434,7 @@ class BubblewrapSandbox(GuestSandbox):
             try:
                 layer = await (self._commit_idle if is_idle else self._copy_busy)(started)
             except LauncherError as error:
-                if not self._channel.is_alive:
+                if isinstance(error, LauncherGone) or not self._channel.is_alive:
                     raise SandboxDied(f"sandbox {self.id} died before its snapshot") from None
                 raise SnapshotError(f"sandbox {self.id}: snapshot: {error}") from None
             layer = await self._backend.flat(layer, self._layer, self.spec.limits)

@@ -48,6 +48,10 @@ class LauncherError(Exception):
     """What the launcher answered instead of a result."""
 
 
+class LauncherGone(LauncherError):
+    """What the request is about is there no more: a sandbox that has died."""
+
+
 class LauncherProcess:
     """A running launcher. Thread-safe; answers reach whichever event loop asks."""
 
@@ -99,7 +103,8 @@ class LauncherProcess:
                 if future is None or not future.set_running_or_notify_cancel():
                     continue
                 if "error" in answer:
-                    future.set_exception(LauncherError(answer["error"]))
+                    kind = LauncherGone if answer.get("is_gone") else LauncherError
+                    future.set_exception(kind(answer["error"]))
                 else:
                     future.set_result(answer)
         with self._lock:

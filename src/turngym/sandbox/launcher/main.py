@@ -125,8 +125,10 @@ class Launcher:
             del self.inbox[:end]
             try:
                 answer = getattr(self, "_do_" + request["do"])(request)
-            except (OSError, KeyError) as error:
+            except OSError as error:
                 answer = {"error": f"{error}"}
+            except KeyError as error:
+                answer = {"error": f"there is no {error}", "is_gone": True}
             if answer is not None:
                 self.answer(request["number"], answer)
         return True

@@ -225,8 +225,9 @@ class EpisodeRunner:
     @property
     def selves(self) -> int:
         """Players of one episode that the policy is at once, each with a session of its own."""
-        opponents = self._config.rollout.opponent, self._config.evaluation.opponent
-        return max(max(1, len(g.players)) for g in self._grounds) if SELF in opponents else 1
+        names = f"{self._config.rollout.opponent},{self._config.evaluation.opponent}".split(",")
+        is_self = SELF in map(str.strip, names)
+        return max(max(1, len(g.players)) for g in self._grounds) if is_self else 1
 
     @property
     def pool(self) -> TaskPool:

@@ -13,7 +13,7 @@ from turngym.agents.rendering import Renderer
 from turngym.agents.scripted import ExpertPolicy, RandomPolicy
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError
-from turngym.rollouts.players import SELF, Versus
+from turngym.rollouts.players import SELF, OneOf, Versus
 from turngym.trainers.settings.train import TrainConfig
 
 if TYPE_CHECKING:
@@ -58,19 +58,26 @@ def against(policy: Policy, opponent: str) -> Policy:
 
     Args:
         policy: Who is trained or measured.
-        opponent: ``self`` for the policy itself, ``random``, ``expert``, or the folder of a run or
-            of a checkpoint, which is sampled as it was in training.
+        opponent: As ``RolloutConfig.opponent``. A run or a checkpoint is sampled as it was in
+            training.
 
     Raises:
         ConfigError: There is no such folder.
     """
     if opponent == SELF:
         return policy
-    scripted = {"random": RandomPolicy, "expert": ExpertPolicy}
+    others = [_opponent(policy, name.strip()) for name in opponent.split(",")]
+    return Versus(policy, others[0] if len(others) == 1 else OneOf(tuple(others)))
+
+
+def _opponent(policy: Policy, opponent: str) -> Policy:
+    if opponent == SELF:
+        return policy
+    scripted: dict[str, type[Policy]] = {"random": RandomPolicy, "expert": ExpertPolicy}
     if opponent in scripted:
-        return Versus(policy, scripted[opponent]())
+        return scripted[opponent]()
     try:
-        return Versus(policy, load_policy(Path(opponent).expanduser(), greedy=False))
+        return load_policy(Path(opponent).expanduser(), greedy=False)
     except CheckpointError as error:  # of the user's choice, not of a run in progress
         known = ", ".join([SELF, *scripted])
         raise ConfigError(f"opponent {opponent!r}: {error}; wanted {known} or a folder") from error

@@ -124,7 +124,8 @@ class RolloutConfig(PlayConfig):
     """Longest action in tokens."""
     opponent: str = SELF
     """Who the others are where several play: ``self``, the policy, which is trained as all of them;
-    ``random``; ``expert``; or the folder of a run or a checkpoint."""
+    ``random``; ``expert``; or the folder of a run or a checkpoint. Of several with commas between
+    them, one for each task; there ``self`` is trained as one player like against the others."""
     mode: Literal["sync", "overlap"] = "sync"
     """``sync``: play, then learn, in turns; the same numbers on every machine. ``overlap``: learn
     while episodes go on; which meet which weights, and so the results, depends on speed. With
