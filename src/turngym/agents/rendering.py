@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from turngym.agents.answer_form import AnswerForm, answer_form
 from turngym.agents.call_forms import FoundCall
-from turngym.agents.engine.protocol import (
-    vision_of,
-)
+from turngym.agents.engine.protocol import vision_of
 from turngym.agents.templates import (
     ANSWER,
     NEXT,
@@ -36,14 +34,7 @@ from turngym.agents.templates import (
 from turngym.agents.tool_calls import ToolTemplate, action_text, call_in, cleaned
 from turngym.errors import ConfigError
 from turngym.pictures import Pixels
-from turngym.types import (
-    THOUGHT,
-    THOUGHT_ENDS,
-    Message,
-    Role,
-    ToolCall,
-    Turn,
-)
+from turngym.types import THOUGHT, THOUGHT_ENDS, Message, Role, ToolCall, Turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -155,10 +155,7 @@ class ToolTemplate:
         return rendered(self._tokenizer, said, generate=True, tools=tools)
 
     def after(
-        self,
-        calls: Sequence[FoundCall],
-        messages: Sequence[Message],
-        clean: Callable[[str], str],
+        self, calls: Sequence[FoundCall], messages: Sequence[Message], clean: Callable[[str], str]
     ) -> str:
         """Return the text behind an answer with ``calls``, from the token on that ends it.
 

@@ -75,8 +75,7 @@ def program(only: str = "") -> typer.Typer:
             time. Where there is none of this name, the program has all commands.
     """
     app = typer.Typer(
-        help="turngym: the gym where LLM agents learn turn by turn.",
-        pretty_exceptions_enable=False,
+        help="turngym: the gym where LLM agents learn turn by turn.", pretty_exceptions_enable=False
     )
     app.callback(invoke_without_command=True)(_root)
     known = any(only in commands for commands in _PANELS.values())

@@ -218,8 +218,7 @@ _FOLDERS = ("hf", "atif")
 
 def export(
     run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="Folder of a run, file of trajectories, or ATIF."),
+        Path, typer.Argument(metavar="RUN", help="Folder of a run, file of trajectories, or ATIF.")
     ],
     format: Annotated[
         str,

@@ -142,10 +142,7 @@ class Ranking:
 
 
 def rank(
-    runs: Sequence[FinishedRun],
-    *,
-    reference: str | None = None,
-    protocol: Protocol | None = None,
+    runs: Sequence[FinishedRun], *, reference: str | None = None, protocol: Protocol | None = None
 ) -> list[Ranking]:
     """Return one ranking for each environment among ``runs``, sorted by name.
 
@@ -174,10 +171,7 @@ def rank(
 
 
 def _rank_env(
-    env: str,
-    runs: Sequence[FinishedRun],
-    reference: str | None,
-    protocol: Protocol,
+    env: str, runs: Sequence[FinishedRun], reference: str | None, protocol: Protocol
 ) -> Ranking:
     by_algo: dict[str, list[FinishedRun]] = {}
     for run in sorted(runs, key=lambda r: (r.algo, r.seed)):

@@ -16,11 +16,7 @@ from turngym.errors import ConfigError, unknown_name
 from turngym.reports.texts import figure, interval_columns, markdown_table, percent, write_tables
 from turngym.rollouts.evaluation.folder import EVALUATION_FILE, plan_digest, read_evaluation
 from turngym.rollouts.evaluation.rows import FILE, EpisodeRow, Summary, read_rows, summarize_rows
-from turngym.rollouts.evaluation.statistics import (
-    Measure,
-    bootstrap_ratio,
-    paired_interval,
-)
+from turngym.rollouts.evaluation.statistics import Measure, bootstrap_ratio, paired_interval
 
 MEASURED: dict[str, Callable[[EpisodeRow], float | None]] = {
     "success": lambda row: None if row.score is None else float(row.is_success),

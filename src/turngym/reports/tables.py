@@ -96,13 +96,7 @@ def overall_rows(overall: Overall) -> tuple[list[str], list[list[str]]]:
     """Return headers and rows of the table of all environments."""
     headers = ["algorithm", "runs", "middle half", "rank", f"better than {overall.reference}"]
     return headers, [
-        [
-            entry.algo,
-            str(entry.runs),
-            percent(entry.iqm),
-            figure(entry.rank),
-            percent(entry.better),
-        ]
+        [entry.algo, str(entry.runs), percent(entry.iqm), figure(entry.rank), percent(entry.better)]
         for entry in overall.entries
     ]
 

@@ -209,10 +209,7 @@ def _of(episode: Trajectory, player: str) -> Trajectory:
         else:
             owed += turn.reward_of(player)
     return replace(
-        episode,
-        turns=tuple(turns),
-        player=player,
-        score=episode.scores.get(player, episode.score),
+        episode, turns=tuple(turns), player=player, score=episode.scores.get(player, episode.score)
     )
 
 

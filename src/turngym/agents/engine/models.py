@@ -27,11 +27,7 @@ from turngym.sandbox.backends.runtime import made_once
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import (
-        PretrainedConfig,
-        PreTrainedModel,
-        PreTrainedTokenizerBase,
-    )
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 PREFIX = "package:"
 """Of the path of a model that comes inside a Python package."""

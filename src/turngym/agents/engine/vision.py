@@ -23,14 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from turngym.agents.templates import (
-    NEXT,
-    VISION,
-    probed,
-    rendered,
-    with_pictures,
-    written_picture,
-)
+from turngym.agents.templates import NEXT, VISION, probed, rendered, with_pictures, written_picture
 from turngym.errors import ConfigError
 from turngym.pictures import PictureFolder, Pixels, data_url
 from turngym.plugins import import_extra, importing_extra

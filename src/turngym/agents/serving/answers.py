@@ -107,12 +107,7 @@ def prompt_fields(ids: Sequence[int], image_places: Sequence[Sequence[int]]) -> 
 
 def logprob_row(text: str, logprob: float) -> Json:
     """Return the entry of one token and its ``logprob`` in a chat answer."""
-    return {
-        "token": text,
-        "logprob": logprob,
-        "bytes": list(text.encode()),
-        "top_logprobs": [],
-    }
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
 
 
 def tool_call_rows(answer_id: str, calls: Sequence[ToolCall]) -> list[Json]:

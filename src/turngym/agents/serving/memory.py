@@ -14,13 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turngym.agents.engine.protocol import (
-    Generation,
-    OnToken,
-    Sampling,
-    Session,
-    TrainableEngine,
-)
+from turngym.agents.engine.protocol import Generation, OnToken, Sampling, Session, TrainableEngine
 from turngym.agents.rendering import AnswerEnd, Renderer
 from turngym.agents.tool_calls import in_words
 from turngym.coroutines import awaited

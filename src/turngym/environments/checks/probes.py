@@ -177,13 +177,7 @@ def play(
 
 
 def replay(
-    env: AnyEnv,
-    actions: Sequence[str],
-    *,
-    name: str,
-    seed: int,
-    asked: str = "",
-    **options: Any,
+    env: AnyEnv, actions: Sequence[str], *, name: str, seed: int, asked: str = "", **options: Any
 ) -> Episode:
     """Play ``actions`` in order.
 

@@ -29,13 +29,7 @@ from turngym.environments.core.spaces import (
     score_of,
     text_observation_space,
 )
-from turngym.errors import (
-    ConfigError,
-    EnvironmentFault,
-    SnapshotError,
-    TurnGymError,
-    unknown_name,
-)
+from turngym.errors import ConfigError, EnvironmentFault, SnapshotError, TurnGymError, unknown_name
 from turngym.faults import Boundary
 from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task
 from turngym.types import StopReason

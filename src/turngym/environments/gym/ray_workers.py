@@ -19,14 +19,7 @@ from typing import Any, Self
 
 from turngym import nodes, registry
 from turngym.coroutines import awaited
-from turngym.environments.gym.hosts import (
-    AsyncEnv,
-    EnvHost,
-    Hosted,
-    InlineEnv,
-    Isolation,
-    as_async,
-)
+from turngym.environments.gym.hosts import AsyncEnv, EnvHost, Hosted, InlineEnv, Isolation, as_async
 from turngym.environments.gym.process import (
     CALL,
     GET,

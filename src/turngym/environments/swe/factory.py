@@ -88,11 +88,7 @@ class Yield:
 
 
 async def measure(
-    host: SandboxHost,
-    project: Project,
-    demands: Demands,
-    *,
-    source: Mapping[str, str],
+    host: SandboxHost, project: Project, demands: Demands, *, source: Mapping[str, str]
 ) -> TaskFile:
     """Run the untouched ``source`` three times; return description and tests.
 

@@ -28,12 +28,7 @@ from turngym.environments.workspace import actions
 from turngym.environments.workspace.host import BackendName, SandboxHost
 from turngym.environments.workspace.tools import Done, Tool, ToolJson, ToolText
 from turngym.environments.workspace.world import summed
-from turngym.errors import (
-    ConfigError,
-    SandboxFileError,
-    SandboxFileTooLarge,
-    TurnGymError,
-)
+from turngym.errors import ConfigError, SandboxFileError, SandboxFileTooLarge, TurnGymError
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Task

@@ -26,13 +26,7 @@ from typing import Any, Self
 from turngym.errors import ConfigError, RecordError
 from turngym.pictures import FOLDER, PictureFolder
 from turngym.provenance import provenance
-from turngym.records import (
-    Manifest,
-    append_trajectory,
-    read_lines,
-    write_json,
-    write_lines,
-)
+from turngym.records import Manifest, append_trajectory, read_lines, write_json, write_lines
 from turngym.rollouts.evaluation.rows import (
     FILE,
     EpisodeRow,

@@ -135,9 +135,7 @@ class HostedEnv:
         self.ground_truth = info.get("ground_truth")
         self.is_over = False
         return ToolAnswer(
-            text=self.observation,
-            image=self.image,
-            legal_actions=info.get("legal_actions"),
+            text=self.observation, image=self.image, legal_actions=info.get("legal_actions")
         )
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:

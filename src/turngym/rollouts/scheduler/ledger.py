@@ -25,12 +25,7 @@ from turngym.errors import ConfigError, RecordError, TrainingError
 from turngym.records import Manifest
 from turngym.rollouts.scheduler import ledger_files as sql
 from turngym.rollouts.scheduler.groups import OpenGroup, ReadyGroup, SampleKey
-from turngym.rollouts.scheduler.ledger_files import (
-    LedgerDigests,
-    Operation,
-    grouped,
-    log_damage,
-)
+from turngym.rollouts.scheduler.ledger_files import LedgerDigests, Operation, grouped, log_damage
 from turngym.tasks.base import Task
 
 logger = logging.getLogger(__name__)
@@ -61,11 +56,7 @@ class Ledger:
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        threaded: bool = True,
-        manifest: Manifest | None = None,
+        self, path: Path, *, threaded: bool = True, manifest: Manifest | None = None
     ) -> None:
         self.path = path
         self.written = 0

@@ -205,8 +205,7 @@ class _Reader:
 
     def _samples(self, index: int) -> list[tuple[int, int, str, int]]:
         return self._db.execute(
-            "SELECT member, retry, state, late FROM samples WHERE grp = ? ORDER BY member",
-            (index,),
+            "SELECT member, retry, state, late FROM samples WHERE grp = ? ORDER BY member", (index,)
         ).fetchall()
 
     def _group(self, index: int) -> OpenGroup:
@@ -229,10 +228,7 @@ class _Reader:
             start_version=start_version,
             target=target,
             episodes=requested_episodes(
-                request,
-                env_id=env_id,
-                seed=self._seed(index),
-                members=len(self._samples(index)),
+                request, env_id=env_id, seed=self._seed(index), members=len(self._samples(index))
             ),
             opened_at=0.0,
         )

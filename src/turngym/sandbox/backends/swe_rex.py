@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from turngym.errors import SandboxRefused, SandboxUnavailable
 from turngym.plugins import import_extra
-from turngym.sandbox.backends.machine import (
-    Machine,
-    MachineBackend,
-    guest_command,
-    runtime_archive,
-)
+from turngym.sandbox.backends.machine import Machine, MachineBackend, guest_command, runtime_archive
 from turngym.sandbox.backends.runtime import runtime_folder
 from turngym.sandbox.base import Isolation, Quota, SandboxSpec
 

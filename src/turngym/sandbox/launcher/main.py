@@ -20,13 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from turngym.sandbox.launcher import cgroups, layers, mounts
-from turngym.sandbox.launcher.instance import (
-    Instance,
-    Store,
-    has_ended,
-    in_child,
-    make_base,
-)
+from turngym.sandbox.launcher.instance import Instance, Store, has_ended, in_child, make_base
 
 RETRY_S = 0.002
 """Between two attempts to remove what is still dying."""

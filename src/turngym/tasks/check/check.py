@@ -48,10 +48,7 @@ def check_task(
 
 
 def check_set(
-    subject: Subject,
-    *,
-    limit: int | None = None,
-    corpus: Iterable[tuple[str, str]] | None = None,
+    subject: Subject, *, limit: int | None = None, corpus: Iterable[tuple[str, str]] | None = None
 ) -> CheckReport:
     """Return what the tasks of a set are to each other; none of them is played.
 

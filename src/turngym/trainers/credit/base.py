@@ -15,13 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.errors import TrainingError
-from turngym.trainers.samples import (
-    FloatArray,
-    IntArray,
-    TrainingSample,
-    per_token,
-    to_samples,
-)
+from turngym.trainers.samples import FloatArray, IntArray, TrainingSample, per_token, to_samples
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:

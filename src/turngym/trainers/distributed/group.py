@@ -26,12 +26,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from turngym.agents.engine.devices import device_of
 from turngym.errors import TrainingError, TurnGymError
 from turngym.trainers.distributed.launch import JOINED, check_size
-from turngym.trainers.distributed.sharding import (
-    broadcast,
-    empty_models,
-    shard,
-    without_weights,
-)
+from turngym.trainers.distributed.sharding import broadcast, empty_models, shard, without_weights
 from turngym.trainers.settings.optimizer import LearnerConfig
 from turngym.trainers.update.compute import Ranks, place
 from turngym.trainers.update.forward import check_packing

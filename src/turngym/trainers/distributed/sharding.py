@@ -175,9 +175,7 @@ def _forget_hooks(model: nn.Module) -> None:
 
 
 def broadcast(
-    models: Mapping[str, PreTrainedModel],
-    sources: Mapping[str, PreTrainedModel] | None,
-    group: Any,
+    models: Mapping[str, PreTrainedModel], sources: Mapping[str, PreTrainedModel] | None, group: Any
 ) -> None:
     """Fill the weights of ``models`` on all ranks from ``sources``, which the first rank has."""
     for key, model in models.items():

@@ -31,18 +31,8 @@ from turngym.trainers.losses.surrogates import (
     with_token_gradients,
 )
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.settings.loss import (
-    Aggregation,
-    KlEstimator,
-    LossConfig,
-    RegularizerConfig,
-)
-from turngym.trainers.settings.surrogates import (
-    Balanced,
-    LogClipGeo,
-    PpoClip,
-    SecondMoment,
-)
+from turngym.trainers.settings.loss import Aggregation, KlEstimator, LossConfig, RegularizerConfig
+from turngym.trainers.settings.surrogates import Balanced, LogClipGeo, PpoClip, SecondMoment
 
 MAX_KL = 10.0
 """The k3 estimate is clamped to this."""
@@ -202,10 +192,7 @@ def _divergences(terms: TokenTerms, estimator: KlEstimator) -> Tensor:
 
 
 def aggregation_coefficients(
-    samples: Sequence[TrainingSample],
-    mode: Aggregation,
-    *,
-    constant_length: int | None = None,
+    samples: Sequence[TrainingSample], mode: Aggregation, *, constant_length: int | None = None
 ) -> list[NDArray[np.float32]]:
     """Return what each token's loss is multiplied with before everything is summed.
 

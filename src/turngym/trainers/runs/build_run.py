@@ -360,10 +360,7 @@ def _with_pictures(
 
 
 def _build_policy(
-    config: TrainConfig,
-    episodes: Sequence[Trajectory],
-    runner: EpisodeRunner,
-    newest: Path | None,
+    config: TrainConfig, episodes: Sequence[Trajectory], runner: EpisodeRunner, newest: Path | None
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     if isinstance(config.model, PretrainedModelConfig):
         path = _model_path(config.model, newest)

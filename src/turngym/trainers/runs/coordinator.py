@@ -371,10 +371,7 @@ async def open_part(run: Path, number: int, version: int) -> Ledger:
 
 
 async def obey(
-    order: object,
-    source: GroupSource,
-    channel: Channel,
-    following: Callable[[], Awaitable[object]],
+    order: object, source: GroupSource, channel: Channel, following: Callable[[], Awaitable[object]]
 ) -> None:
     """Do what the main process says.
 

@@ -355,11 +355,7 @@ class Run:
         save_checkpoint(
             self.folder.checkpoints,
             f"{state.phase}-{step}",
-            state={
-                "run": asdict(state),
-                "config": self.config.model_dump(mode="json"),
-                **learned,
-            },
+            state={"run": asdict(state), "config": self.config.model_dump(mode="json"), **learned},
             tensors=tensors,
             write_model=partial(self._write_model, write_shards),
             keep=self.config.run.keep_checkpoints,

@@ -127,11 +127,7 @@ def trackers_of(config: TrainConfig, folder: RunFolder, *, done: bool = False) -
 
 
 def draw_curve(
-    path: Path,
-    rows: Rows,
-    *,
-    title: str,
-    held_out: Mapping[int, Evaluation] | None = None,
+    path: Path, rows: Rows, *, title: str, held_out: Mapping[int, Evaluation] | None = None
 ) -> None:
     """Draw success against updates: training episodes, validation with its band, held-out points.
 

@@ -215,12 +215,7 @@ def _members(config: VllmEngineConfig, handover: Handover, context: int) -> list
         port = free_port(config.port and config.port + number)
         folder = handover.folder
         line, more = command(
-            config,
-            handover.model_folder,
-            context=context,
-            port=port,
-            folder=folder,
-            number=number,
+            config, handover.model_folder, context=context, port=port, folder=folder, number=number
         )
         child = Child(line, more, folder / f"engine-{number}.log")
         members.append(Member(replica=Replica(f"http://{HOST}:{port}", config), child=child))

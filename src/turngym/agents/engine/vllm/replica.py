@@ -292,12 +292,7 @@ class Replica:
     async def _one_token(self, ids: Sequence[int], weights: Publication) -> tuple[int, float]:
         sampling = Sampling(max_new_tokens=1)
         found = await self.generate(
-            ids,
-            sampling,
-            seed=len(ids),
-            end_ids=ids[:1],
-            weights=weights,
-            vision=weights.vision,
+            ids, sampling, seed=len(ids), end_ids=ids[:1], weights=weights, vision=weights.vision
         )
         return found.token_ids[0], found.logprobs[0]
 

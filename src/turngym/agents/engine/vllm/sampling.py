@@ -170,11 +170,7 @@ class ServerSampler:
         )
 
     def _request(
-        self,
-        session: VllmSession,
-        prompt: list[int],
-        sampling: Sampling,
-        routing_from: int | None,
+        self, session: VllmSession, prompt: list[int], sampling: Sampling, routing_from: int | None
     ) -> Callable[[Member], Awaitable[Sampled]]:
         async def ask(member: Member) -> Sampled:
             assert member.serves is not None

@@ -142,10 +142,7 @@ class Handover:
             _remove(old)
         del self._files[:-_KEPT]
         return Publication(
-            label=label,
-            file=file.name,
-            adapters=adapters,
-            **self._expectations(scored),
+            label=label, file=file.name, adapters=adapters, **self._expectations(scored)
         )
 
     def _copied(self, weights: Mapping[str, Tensor], label: str) -> Publication:
@@ -153,11 +150,7 @@ class Handover:
         own = {name: weights[name].detach() for name in self._names}
         copied = {n: value.to(self._dtype, copy=True).contiguous() for n, value in own.items()}
         self.bytes_published += sum(value.nbytes for value in copied.values())
-        return Publication(
-            label=label,
-            weights=copied,
-            **self._expectations(own),
-        )
+        return Publication(label=label, weights=copied, **self._expectations(own))
 
     def _expectations(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return what servers are measured by that have ``weights``."""

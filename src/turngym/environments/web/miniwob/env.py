@@ -21,12 +21,7 @@ from turngym.environments.web.miniwob.experts.games import beats_the_page
 from turngym.environments.web.miniwob.names import FULL_MARKS, HIDDEN, TASKS, TURN_MS, WRONG
 from turngym.environments.web.settings import LOCAL, Settings
 from turngym.environments.web.tab import ContextLost, TabLost
-from turngym.errors import (
-    ConfigError,
-    EnvironmentFault,
-    MissingExtraError,
-    require_known,
-)
+from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, require_known
 from turngym.plugins import package_folder
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task

@@ -213,10 +213,7 @@ def baseline_groups(turns: TurnBatch, term: Term) -> list[tuple[IntArray, float]
     if term.group_by == "state":
         return [(_same_states(turns, 1), 1.0)]
     return [
-        (
-            _same_states(turns, states),
-            float((states + term.history_offset) ** term.history_power),
-        )
+        (_same_states(turns, states), float((states + term.history_offset) ** term.history_power))
         for states in range(1, term.history + 2)
     ]
 

@@ -14,13 +14,7 @@ import numpy as np
 from turngym.errors import TrainingError
 from turngym.trainers.credit.base import TurnBatch
 from turngym.trainers.samples import FloatArray, IntArray
-from turngym.trainers.settings.group import (
-    BatchScale,
-    Combination,
-    GatedSum,
-    GroupFilter,
-    Term,
-)
+from turngym.trainers.settings.group import BatchScale, Combination, GatedSum, GroupFilter, Term
 
 _EPS = 1e-6
 ZERO_SPREAD = 1e-6
