@@ -17,9 +17,9 @@ from turngym.trainers.credit.base import Credit, TurnBatch
 from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.credit.group.task_value import BetaValues, optimal_value
 from turngym.trainers.losses.token_weights import with_entropy_shaping
+from turngym.trainers.settings.algo import BetaValue
 from turngym.trainers.settings.corrections import EntropyShaping
 from turngym.trainers.settings.rewards import LengthPenalty
-from turngym.trainers.settings.task_value import BetaValue
 from turngym.trainers.settings.train import TrainConfig
 from turngym.types import TrajectoryGroup
 

@@ -23,8 +23,7 @@ from turngym.cli.main import main
 from turngym.config import load_config
 from turngym.errors import ConfigError
 from turngym.trainers.distributed.launch import free_port, rank_environment
-from turngym.trainers.distributed.sharding import check_shards
-from turngym.trainers.distributed.shards import read_shards
+from turngym.trainers.distributed.sharding import check_shards, read_shards
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.checkpoints import latest_checkpoint, load_checkpoint

@@ -12,8 +12,7 @@ import turngym
 from turngym.cli.main import main
 from turngym.errors import ConfigError, RecordError
 from turngym.records import write_trajectories
-from turngym.rollouts.chats import from_chat, is_chats, read_chats
-from turngym.rollouts.recorded import episodes
+from turngym.rollouts.recorded import episodes, from_chat, is_chats, read_chats
 from turngym.types import Message, ToolCall
 
 CALL = {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"at": "map"}'}}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from turngym.trainers.samples import FloatArray
-from turngym.trainers.settings.warm_up import WarmUpSettings
+from turngym.trainers.settings.rewards import WarmUpSettings
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import distribute_tensor
 
 from turngym.trainers.distributed.group import Group
-from turngym.trainers.distributed.sharding import gathered, take
-from turngym.trainers.distributed.shards import read_shards, write_shards
+from turngym.trainers.distributed.sharding import gathered, read_shards, take, write_shards
 from turngym.trainers.samples import TrainingSample
 
 if TYPE_CHECKING:

@@ -1,16 +1,26 @@
-"""How a model reaches the other ranks, is spread over them, and comes back."""
+"""How a model reaches the other ranks, is spread over them, and comes back.
+
+Moments of its optimizer go to the disk as a distributed checkpoint of torch, without pickles of
+values: each rank writes its own, and any number of them reads.
+"""
 
 from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     MixedPrecisionPolicy,
@@ -22,10 +32,10 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllocMixin
 
 from turngym.agents.engine.protocol import vision_of
-from turngym.errors import ConfigError
+from turngym.errors import CheckpointError, ConfigError
 from turngym.trainers.update.compute import compute_of, layers_of, plain_model
 from turngym.trainers.update.forward import add_measure
-from turngym.trainers.update.optimizer import whole
+from turngym.trainers.update.optimizer import Optimizer, whole
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -211,3 +221,48 @@ class _Unpickler(pickle.Unpickler):
             empty = torch.empty(shape, dtype=dtype)
             self._made[number] = nn.Parameter(empty, requires_grad=is_trained)
         return self._made[number]
+
+
+def write_shards(optimizer: Optimizer, folder: Path, control: Any) -> None:
+    """Write the moments; all ranks call it.
+
+    Args:
+        optimizer: Of this rank.
+        folder: Seen by all of them.
+        control: Process group that messages go through.
+
+    Raises:
+        CheckpointError: A rank could not write.
+    """
+    with _as_ours(folder):
+        save(optimizer.state(), checkpoint_id=folder, process_group=control)
+
+
+def read_shards(optimizer: Optimizer, folder: Path, control: Any = None) -> dict[str, Tensor]:
+    """Return what ``optimizer.state`` was, laid out as this rank has its weights.
+
+    Args:
+        optimizer: Of this rank.
+        folder: Of ``write_shards``.
+        control: Process group that messages go through; None for a process alone.
+
+    Raises:
+        CheckpointError: It cannot be read, or is of another model.
+    """
+    state = optimizer.blank_state()
+    with _as_ours(folder), warnings.catch_warnings():
+        # That a process alone reads what ranks wrote is meant.
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        load(state, checkpoint_id=folder, process_group=control, no_dist=control is None)
+    return state
+
+
+@contextmanager
+def _as_ours(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except CheckpointException as error:
+        rank, (cause, _) = min(error.failures.items())
+        raise CheckpointError(f"{folder}: rank {rank} failed: {cause}") from cause
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{folder}: {error}") from error

@@ -18,10 +18,9 @@ from turngym.environments.gym.registration import done_with, make
 from turngym.errors import ConfigError
 from turngym.registry import EnvEntry
 from turngym.tracing import check_tracing
-from turngym.trainers.settings.algo import AlgoConfig, needs_of
+from turngym.trainers.settings.algo import AlgoConfig, TeacherConfig, needs_of
 from turngym.trainers.settings.group import UtteranceCritic
 from turngym.trainers.settings.rewards import Need, Progress
-from turngym.trainers.settings.teacher import TeacherConfig
 from turngym.trainers.settings.train import EnvPart, TrainConfig, recipes
 from turngym.trainers.trackers.base import check_trackers
 

@@ -114,7 +114,7 @@ def restore_moments(
     if not folder.is_dir():
         trainer.load_state(checkpoint.tensors("optimizer"), **counters)
     elif isinstance(trainer, TorchLearner | Imitator):
-        from turngym.trainers.distributed.shards import read_shards
+        from turngym.trainers.distributed.sharding import read_shards
 
         trainer.load_state(read_shards(trainer.optimizer, folder), **counters)
     else:

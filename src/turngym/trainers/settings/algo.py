@@ -1,4 +1,4 @@
-"""Settings of credit and loss: which rewards, which advantage, which loss."""
+"""Settings of credit and loss: which rewards, which advantage, which teacher, which loss."""
 
 from __future__ import annotations
 
@@ -9,18 +9,113 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from turngym.agents.config import EndpointConfig
 from turngym.config import StrictModel
-from turngym.trainers.settings.group import Archer, BestOfN, Gae, GroupRelative, MonteCarlo
+from turngym.trainers.settings.group import (
+    Archer,
+    BatchScale,
+    BestOfN,
+    Gae,
+    GroupRelative,
+    MonteCarlo,
+)
 from turngym.trainers.settings.loss import LossConfig
 from turngym.trainers.settings.rewards import (
+    AdvantageSettings,
     CustomAdvantage,
     EnvReward,
     Need,
     OutcomeGate,
     RewardConfig,
 )
-from turngym.trainers.settings.task_value import TaskValue
-from turngym.trainers.settings.teacher import TeacherConfig
+
+
+class BetaValue(StrictModel):
+    """The chance of success at a task: the mean of a Beta distribution that forgets (SPO, MSSR).
+
+    With a the successes and b the failures so far the value is ``a / (a + b)``. An attempt makes of
+    them ``kept * a + r`` and ``kept * b + 1 - r``, with r 1 for a success and 0 for a failure. The
+    reward of an attempt is r as well.
+    """
+
+    type: Literal["beta"] = "beta"
+    kept: float = Field(default=0.875, gt=0, le=1)
+    """rho: part of what is known that stays when an attempt is added."""
+    prior: float = Field(default=0.5, ge=0, le=1)
+    """Value of a task that was never tried."""
+    prior_attempts: float = Field(default=8.0, gt=0)
+    """a + b of a task that was never tried."""
+    above: float = 0.5
+    """An attempt whose return is more than this is a success."""
+
+
+class OptimalValue(StrictModel):
+    """``beta * log mean exp(r / beta)`` of the first attempts at a task, kept for good (A*-PO).
+
+    Those attempts are not trained on. So all tasks are tried before the policy learns, and what is
+    estimated is the best value under a KL term of weight beta from the policy as it began.
+    """
+
+    type: Literal["optimal"]
+    beta: float = Field(default=0.5, gt=0)
+    """More of it comes closer to the mean, less to the best attempt."""
+
+
+class TaskValue(AdvantageSettings):
+    """Compares each attempt with what earlier attempts at its task have shown, and not with others.
+
+    Source:
+        A*-PO: arXiv:2505.20686. SPO: arXiv:2509.13232. MSSR: arXiv:2512.18215.
+    """
+
+    builder: ClassVar[str] = "turngym.trainers.credit.group.task_value:TaskValueCredit"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    keeps_groups: ClassVar[bool] = True
+    returns_to_tasks: ClassVar[bool] = True
+
+    type: Literal["task_value"]
+    rewards: tuple[str, ...] = Field(default=("env",), min_length=1)
+    """Reward sources, by ``type``, that are added up over the episode."""
+    value: Annotated[BetaValue | OptimalValue, Field(discriminator="type")] = BetaValue()
+    batch: BatchScale | None = None
+
+    @property
+    def compares_attempts(self) -> bool:
+        """Whether one attempt alone says nothing of a task."""
+        return self.value.type == "optimal"
+
+    @property
+    def is_per_episode(self) -> bool:
+        """Always."""
+        return True
+
+
+class TeacherConfig(StrictModel):
+    """A model with the policy's tokenizer that scores every token which the policy samples.
+
+    Each token's advantage grows by ``coefficient`` times the log-prob of the token under the
+    teacher less the one that it was sampled with. In expectation that lowers the reverse KL
+    divergence, of the policy from the teacher, where the policy itself leads.
+    """
+
+    builder: ClassVar[str] = "turngym.trainers.credit.teacher:TeacherCredit"
+    bare_key: ClassVar[str | None] = "model"
+
+    model: str = ""
+    """A folder as transformers saves it, a name on the model hub, or ``package:NAME``. It
+    is loaded beside the learner, in float32."""
+    server: EndpointConfig | None = None
+    """In place of ``model``: a server that has the teacher, for one that is large. vLLM, SGLang, or
+    another one that echoes a prompt with its log-probs."""
+    coefficient: float = Field(default=1.0, gt=0)
+    """Weight beside the other advantages, in units of advantage per nat."""
+    horizon: Literal["token", "turn", "episode"] = "token"
+    """How far a token answers for what follows it: for itself alone, for the rest of its turn, or
+    for the rest of the episode. Longer is closer to the gradient of the divergence of whole
+    episodes, and noisier."""
+    clip: float | None = Field(default=None, gt=0)
+    """Most nats, up or down, that one token counts; None for no limit."""
+
 
 AdvantageConfig = Annotated[
     GroupRelative | TaskValue | Gae | MonteCarlo | Archer | BestOfN | CustomAdvantage,

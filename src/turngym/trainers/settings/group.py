@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from turngym.config import StrictModel
-from turngym.trainers.settings.rewards import AdvantageSettings, Need
-from turngym.trainers.settings.warm_up import WarmUpSettings
+from turngym.trainers.settings.rewards import AdvantageSettings, Need, WarmUpSettings
 
 
 class Term(StrictModel):

@@ -24,9 +24,8 @@ from turngym.trainers.credit.group.group_relative import term_returns
 from turngym.trainers.credit.group.normalize import scale_batch
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray
-from turngym.trainers.settings.algo import AlgoConfig
+from turngym.trainers.settings.algo import AlgoConfig, BetaValue, OptimalValue, TaskValue
 from turngym.trainers.settings.group import Term
-from turngym.trainers.settings.task_value import BetaValue, OptimalValue, TaskValue
 from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:
