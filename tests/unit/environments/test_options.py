@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -150,3 +151,20 @@ def test_what_a_class_passes_on_is_listed_and_nothing_else(
     names = {option.name for option in options_of(entry)}
     assert listed <= names
     assert not absent & names
+
+
+@pytest.mark.parametrize("first_line", ["", "from __future__ import annotations\n"])
+def test_a_file_may_say_what_its_class_passes_on(first_line: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        f"{first_line}"
+        "from typing import TypedDict, Unpack\n"
+        "from turngym.environments.text.maze import MazeEnv\n"
+        "class Options(TypedDict, total=False):\n"
+        "    difficulty: str\n"
+        "class Mine(MazeEnv):\n"
+        "    def __init__(self, **options: Unpack[Options]) -> None:\n"
+        "        super().__init__(**options)\n"
+    )
+    names = {option.name for option in options_of(registry.find(f"{tmp_path / 'mine.py'}:Mine"))}
+    assert "difficulty" in names
+    assert "picture" not in names

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, get_args, get_origin
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
@@ -295,8 +295,11 @@ def _parameters(layers: list[Any]) -> dict[str, inspect.Parameter]:
         rest = [one for one in own.values() if one.kind == one.VAR_KEYWORD]
         if not rest:
             break
-        if typed := _UNPACKED.fullmatch(str(rest[0].annotation)):
-            fields = getattr(inspect.getmodule(call), typed[1]).__annotations__
+        given = rest[0].annotation
+        if typed := _UNPACKED.fullmatch(str(given)):  # of a file whose annotations are text
+            given = Unpack[getattr(inspect.getmodule(call), typed[1])]
+        if get_origin(given) is Unpack:
+            fields = get_args(given)[0].__annotations__
             passed = set(fields) if passed is None else passed & set(fields)
     for name in sorted((passed or set()) - _HIDDEN):  # read from ``**options`` by the base itself
         found.setdefault(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY))

@@ -61,6 +61,7 @@ LEAVES_OUT = {
         "maxrl",
     ),
     *("tba", "filtered_bc"),
+    *("dpo", "dmpo"),  # a pair is two that differ
     # No authors' code to follow; `grpo` and what is built on it stay as they are.
     *("grpo", "g_ra", "grpo_demos", "potential", "sweet", "tis", "icepop", "mis", "opsm"),
 }
