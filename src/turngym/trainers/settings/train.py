@@ -123,9 +123,8 @@ class RolloutConfig(PlayConfig):
     max_new_tokens: int = Field(default=32, ge=1)
     """Longest action in tokens."""
     opponent: str = SELF
-    """Who the others are where several play: ``self``, the policy, which is trained as all of them;
-    ``random``; ``expert``; or the folder of a run or a checkpoint. Of several with commas between
-    them, one for each task; there ``self`` is trained as one player like against the others."""
+    """Who else plays a game of several: ``self``, the policy, trained as all players; ``random``;
+    ``expert``; the folder of a run or a checkpoint; or some of these with commas, one a task."""
     mode: Literal["sync", "overlap"] = "sync"
     """``sync``: play, then learn, in turns; the same numbers on every machine. ``overlap``: learn
     while episodes go on; which meet which weights, and so the results, depends on speed. With
