@@ -87,19 +87,41 @@ def rollout(
     return found
 
 
-def evaluate(env: str, agent: object, *, episodes: int = 100, **settings: Any) -> Evaluation:
+def evaluate(
+    env: str,
+    agent: object,
+    *,
+    episodes: int = 100,
+    attempts: int = 1,
+    split: Split = "test",
+    seed: int = 0,
+    concurrency: int = 16,
+    timeout_s: float | None = None,
+    opponent: object = CHANCE,
+    **options: Any,
+) -> Evaluation:
     """Play as ``rollout`` does and return success, return and turns with 95 % intervals.
 
     Args:
         env: An id, a file or ``module:Class``.
-        agent: As for ``rollout``.
+        agent: As for ``rollout``, like all that follows.
         episodes: Tasks to play.
-        **settings: Those of ``rollout``.
+        attempts: Episodes of each.
+        split: Where tasks are from.
+        seed: Root of all randomness.
+        concurrency: Episodes at a time.
+        timeout_s: Seconds after which an episode is truncated.
+        opponent: Who the others are, where several play.
+        **options: Arguments of the environment.
 
     Returns:
         An ``Evaluation``; faults are counted apart and are no failures of the agent.
     """
-    return summarize(rollout(env, agent, episodes=episodes, **settings))
+    found = rollout(
+        env, agent, episodes=episodes, attempts=attempts, split=split, seed=seed,
+        concurrency=concurrency, timeout_s=timeout_s, opponent=opponent, **options,
+    )  # fmt: skip
+    return summarize(found)
 
 
 def train(*sources: Source, out: str | Path, progress: Progress | None = None) -> TrainResult:
