@@ -120,6 +120,8 @@ def test_what_was_played_is_kept_when_the_terminal_is_closed(tmp_path: Path) -> 
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
+        # These tests may run under nohup, and what is ignored is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     ) as process:
         until = time.monotonic() + 900
         while not (tmp_path / "half").exists():
