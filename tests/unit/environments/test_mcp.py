@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 from typing import Any
 
@@ -69,6 +70,28 @@ async def test_server_that_is_not_there_is_a_fault_of_the_episode() -> None:
     env = McpEnv(["no-such-program-anywhere"])
     with pytest.raises(EnvironmentFault, match="mcp: "):
         await env.reset(seed=0, options={"task": TASK})
+    await env.close()
+
+
+SUMS = """
+from mcp.server import MCPServer
+sums = MCPServer("sums")
+@sums.tool()
+def add(a: int, b: int) -> int:
+    return a + b
+sums.run()
+"""
+
+
+async def test_a_server_starts_where_stderr_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, or in a test that captures it: the package keeps what it was at import."""
+    from mcp.client import stdio
+
+    wrapped = stdio.stdio_client.__wrapped__  # type: ignore[attr-defined]
+    monkeypatch.setattr(wrapped, "__defaults__", (io.StringIO(),))
+    env = McpEnv([sys.executable, "-c", SUMS])
+    _, info = await env.reset(seed=0, options={"task": TASK})
+    assert [t["function"]["name"] for t in info["tools"]] == ["add", "answer"]
     await env.close()
 
 

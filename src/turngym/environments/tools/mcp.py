@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import shlex
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -207,10 +208,13 @@ async def _listed(client: Any) -> AsyncIterator[Any]:
 def _client(server: Any) -> Any:
     with importing_extra("an MCP server", "mcp"):
         from mcp.client.client import Client
-        from mcp.client.stdio import StdioServerParameters
+        from mcp.client.stdio import StdioServerParameters, stdio_client
     if isinstance(server, list | tuple):
         command, *arguments = server
-        return Client(StdioServerParameters(command=command, args=arguments))
+        server = StdioServerParameters(command=command, args=arguments)
+    if isinstance(server, StdioServerParameters):
+        # By default what stderr was when that module was imported, which may be no file at all.
+        server = stdio_client(server, errlog=sys.__stderr__ or sys.stderr)
     return Client(server)
 
 
