@@ -360,6 +360,18 @@ COMPARISONS = {
         },
         seeds=10,
     ),
+    # What a customer has not said is asked for, and written down in the next turn: a useful answer
+    # changes what is done next, which is what InfoPO pays.
+    "orders": Comparison(
+        config="credit_order",
+        episodes=1280,
+        algos=("grpo", "infopo", "igpo-paper=igpo"),
+        settings=_for("igpo-paper", *IGPO_PAPER),
+        tries=("*:learner.lr=1.5e-3", "*:rollout.groups_per_step=4"),
+        tuning_seeds=1,
+        controls=("infopo",),
+        seeds=10,
+    ),
     # Many independent decisions, one grade at the end.
     "mail": Comparison(
         config="credit_mailroom",

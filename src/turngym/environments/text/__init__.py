@@ -23,6 +23,7 @@ _EXACT: tuple[tuple[str, str, Turns, tuple[str, ...]], ...] = (
     ("TwentyQuestions", "twenty_questions:TwentyQuestionsEnv", _QUESTIONS, _TRUTH),
     ("GuessNumber", "guess_number:GuessNumberEnv", {"easy": 6, "medium": 8, "hard": 11}, _TRUTH),
     ("MailRoom", "mail_room:MailRoomEnv", {"easy": 10, "medium": 14, "hard": 18}, ()),
+    ("OrderForm", "order_form:OrderFormEnv", {"easy": 7, "medium": 10, "hard": 13}, _TRUTH),
     ("Sokoban", "sokoban:SokobanEnv", {"easy": 12, "medium": 45, "hard": 90}, ()),
     ("ChessEndgame", "chess_endgame:ChessEndgameEnv", {"easy": 6, "medium": 16, "hard": 32}, ()),
     ("TicTacToe", "board_games:TicTacToeEnv", {"easy": 8, "medium": 10, "hard": 12}, ()),
