@@ -75,7 +75,7 @@ def test_killed_at_half_and_resumed_it_gives_the_same_table(tmp_path: Path) -> N
 
     (tmp_path / "go on").touch()
     resumed = warm.turngym(*command(), cwd=tmp_path)
-    assert f"going on; {kept} episodes are there" in resumed.stderr
+    assert f"going on; {kept} episodes kept" in resumed.stderr
     (tmp_path / "run").rename(tmp_path / "resumed")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "note.txt").touch()
@@ -370,5 +370,5 @@ def test_episodes_that_a_second_signal_cuts_off_are_played_again(tmp_path: Path)
     agent = ("--agent", f"{tmp_path / 'slow.py'}:act", "--episodes", "4")
     found = turngym("eval", "text/maze", *agent, "--out", str(tmp_path / "out"))
     assert found.returncode == 130, found.stderr
-    assert "0 episodes are kept and the same command goes on from there" in found.stderr
+    assert "0 episodes kept, and the same command goes on from there" in found.stderr
     assert "Traceback" not in found.stderr

@@ -31,7 +31,7 @@ def test_a_set_with_fewer_tasks_than_were_asked_for_is_played_whole():
     done = run("eval", "swe/bugs-sample", "--agent", "noop", "--episodes", "99", "--json")
     found = json.loads(done.stdout)["swe/bugs-sample"]
     assert (found["episodes"], found["solved"], found["faults"]) == (7, 0, 0)
-    assert "7 tasks of split 'test' are all there are" in done.stderr
+    assert "split 'test' has 7 tasks" in done.stderr
 
 
 def test_tasks_are_checked_in_short():

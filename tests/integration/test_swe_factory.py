@@ -216,7 +216,7 @@ async def test_a_budget_that_is_spent_is_extended_then_ends_the_episode():
     try:
         await env.reset(seed=0, options={"task": "bugs-sample/train/0"})
         say = env.say("bash", command="true")
-        assert "1 turns left" in (await env.step(say))[0]["text"]
+        assert "1 turn left" in (await env.step(say))[0]["text"]
         assert "1 more turns are granted" in (await env.step(say))[0]["text"]
         observation, _, terminated, truncated, info = await env.step("no call, a turn all the same")
         assert "all turns are spent" in observation["text"]

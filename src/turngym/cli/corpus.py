@@ -14,6 +14,7 @@ from turngym.cli.arguments import Json
 from turngym.cli.output import print_found, print_json, progress, say
 from turngym.cli.play import interruptible
 from turngym.plugins import import_function
+from turngym.reports.texts import amount
 
 app = typer.Typer(help="Build and query the index of a corpus, for search environments.")
 
@@ -59,8 +60,8 @@ def build(
     seconds = time.perf_counter() - started
     skipped = f", {manifest.num_skipped} left out" if manifest.num_skipped else ""
     text = (
-        f"{out}: {manifest.num_documents} documents{skipped}, {manifest.size_bytes / 1e6:.1f} MB, "
-        f"{seconds:.1f} s, sha256 {manifest.sha256[:16]}"
+        f"{out}: {amount(manifest.num_documents, 'document')}{skipped}, "
+        f"{manifest.size_bytes / 1e6:.1f} MB, {seconds:.1f} s, sha256 {manifest.sha256[:16]}"
     )
     print_found({**asdict(manifest), "seconds": seconds}, text, as_json=as_json)
 
@@ -98,7 +99,7 @@ def search(
         return
     for number, hit in enumerate(hits, start=1):
         print(f"{number}. {hit.id}  {hit.title}: {snippet(hit.text, words, 30)}")
-    say(f"{len(hits)} results in {milliseconds:.1f} ms")
+    say(f"{amount(len(hits), 'result')} in {milliseconds:.1f} ms")
 
 
 @app.command("propose")
@@ -132,6 +133,6 @@ def propose(
     if as_json:
         print_json({"accepted": number, "rejected": dict(counts.rejected)})
         return
-    print(f"{out}: {number} questions of {attempts} attempts")
+    print(f"{out}: {amount(number, 'question')} of {amount(attempts, 'attempt')}")
     for reason, times in counts.rejected.most_common():
         say(f"  rejected {times}: {reason}")

@@ -26,6 +26,7 @@ from turngym.environments.gym.registration import done_with, make, named
 from turngym.errors import ConfigError, Interrupted
 from turngym.records import writable_folder
 from turngym.registry import EnvEntry
+from turngym.reports.texts import amount
 from turngym.rollouts.evaluation.evaluate import EvalJob, OnRow, play_job
 from turngym.rollouts.evaluation.folder import EvalFolder
 from turngym.rollouts.evaluation.rows import EpisodeRow, summarize_rows
@@ -139,12 +140,13 @@ def evaluate(
         keeping = EvalFolder(writable_folder(out), identity, retry_faults=retry_faults)
     with keeping as folder:
         if folder is not None and folder.rows:
-            say(f"{out}: going on; {len(folder.rows)} episodes are there")
+            say(f"{out}: going on; {amount(len(folder.rows), 'episode')} kept")
         evaluation = _Evaluation(plan, player, folder, chosen)
         with _saved(folder):
             results = asyncio.run(evaluation.run(entries))
         if left := getattr(policy, "abandoned", 0):
-            say(f"{left} calls of the agent never came back; their threads end with this program")
+            calls = amount(left, "call")
+            say(f"{calls} of the agent never came back; what still runs ends with this program")
         if folder is not None:
             _keep_tokenizer(policy, folder.path)
             folder.finish(evaluation.order, results)
@@ -194,8 +196,8 @@ def _saved(folder: EvalFolder | None) -> Iterator[None]:
         if folder is None:
             raise KeyboardInterrupt from None
         raise Interrupted(
-            f"{folder.path}: interrupted; {len(folder.rows)} episodes are kept and the same "
-            "command goes on from there"
+            f"{folder.path}: interrupted; {amount(len(folder.rows), 'episode')} kept, "
+            "and the same command goes on from there"
         ) from None
 
 
@@ -244,7 +246,7 @@ class _Evaluation:
         plan = self.plan
         tasks = first_tasks(lambda: _make(entry, plan), plan.split, plan.episodes)
         if len(tasks) < plan.episodes:
-            say(f"{entry.short_name}: {len(tasks)} tasks of split {plan.split!r} are all there are")
+            say(f"{entry.short_name}: split {plan.split!r} has {amount(len(tasks), 'task')}")
         job = EvalJob(
             env=entry.short_name,
             env_id=entry.id,
@@ -263,7 +265,7 @@ class _Evaluation:
         if place and len(rows) >= _WORTH_A_LINE and not sys.stderr.isatty():
             judged = sum(row.is_judged for row in rows)
             solved = sum(row.is_success for row in rows)
-            say(f"{job.env}{place}: {len(rows)} episodes, {solved}/{judged} solved")
+            say(f"{job.env}{place}: {amount(len(rows), 'episode')}, {solved}/{judged} solved")
         if errors := [row.error for row in rows if row.error is not None]:
             first = errors[0].splitlines()[0]
             say(f"{job.env}: {len(errors)} of {len(rows)} episodes broke: {first}")

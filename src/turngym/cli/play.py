@@ -18,6 +18,7 @@ from turngym.cli.arguments import Env, EnvOptions, env_options
 from turngym.cli.output import say
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
+from turngym.reports.texts import amount
 
 HELP, QUIT = "?", "quit"
 _SHOWN_ACTIONS = 30
@@ -134,7 +135,7 @@ def play_from(
         try:
             action = ask(instructions, info)
         except EndOfInput:
-            print(f"stopped after {turns} turns: return {episode_return:g}")
+            print(f"stopped after {amount(turns, 'turn')}: return {episode_return:g}")
             return
         observation, reward, terminated, truncated, info = world.step(action)
         over = terminated or truncated
@@ -146,4 +147,4 @@ def play_from(
     score = info.get("score")
     judged = "not scored" if score is None else f"score {score:g}"
     reason = info.get("stop_reason", "terminated" if terminated else "truncated")
-    print(f"{reason} after {turns} turns: return {episode_return:g}, {judged}")
+    print(f"{reason} after {amount(turns, 'turn')}: return {episode_return:g}, {judged}")

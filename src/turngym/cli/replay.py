@@ -19,6 +19,7 @@ from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, EpisodeError
 from turngym.pictures import png
 from turngym.records import writable_folder, write_trajectories
+from turngym.reports.texts import amount
 
 if TYPE_CHECKING:
     import gymnasium
@@ -159,6 +160,6 @@ def _play_on(
     for turn in one.turns[len(restored.played) :]:
         print(f"{turn.action.content}  [reward {turn.reward:+g}]")
     print(
-        f"{one.stop_reason.value} after {now} turns: return {one.episode_return:g} (recorded "
-        f"{then.episode_return:g}), score {one.score} (recorded {then.score})"
+        f"{one.stop_reason.value} after {amount(now, 'turn')}: return {one.episode_return:g} "
+        f"(recorded {then.episode_return:g}), score {one.score} (recorded {then.score})"
     )

@@ -16,7 +16,7 @@ from turngym.cli.arguments import Json
 from turngym.cli.output import evaluation_table, print_json, progress, say, table
 from turngym.errors import ConfigError, require_known
 from turngym.records import Manifest, writable_folder, write_trajectories
-from turngym.reports.texts import percent
+from turngym.reports.texts import amount, percent
 
 if TYPE_CHECKING:
     from turngym.reports.evaluations import EvalRun
@@ -196,9 +196,9 @@ def view(
             write_page(library, html)
         except OSError as error:
             raise ConfigError(f"--html {html}: cannot be written ({error.strerror})") from error
-        broken = f", {library.broken} lines left out" if library.broken else ""
+        broken = f", {amount(library.broken, 'line')} left out" if library.broken else ""
         size = html.stat().st_size / 1e6
-        say(f"{html}: {len(library.rows)} episodes{broken}, {size:.1f} MB")
+        say(f"{html}: {amount(len(library.rows), 'episode')}{broken}, {size:.1f} MB")
         return
     with make_server(Viewer(run), port) as server:
         address = f"http://{HOST}:{server.server_port}/"

@@ -20,6 +20,7 @@ from turngym.config import load_config
 from turngym.environments.gym.registration import done_with, make, named
 from turngym.errors import ConfigError, require_known
 from turngym.records import writable_folder
+from turngym.reports.texts import amount
 
 if TYPE_CHECKING:
     from turngym.agents.chat.agent import EngineModel
@@ -220,7 +221,7 @@ def gateway(
         access=_access(allow_host, max_body_mib),
     )
     _serve(served.app(), sock, found)
-    say(f"{episodes.num_finished} episodes are in {out}")
+    say(f"{amount(episodes.num_finished, 'episode')} in {out}")
 
 
 @app.command("openenv")

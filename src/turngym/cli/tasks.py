@@ -18,6 +18,7 @@ from turngym.cli.output import print_found, print_json, progress, say, table
 from turngym.environments.gym.registration import done_with, make
 from turngym.errors import ConfigError, Interrupted, require_known
 from turngym.records import writable_folder
+from turngym.reports.texts import amount
 from turngym.tasks.pack import SUFFIX, PackManifest, read_pack, report_of, write_pack
 
 if TYPE_CHECKING:
@@ -138,7 +139,9 @@ def _show_pack(path: Path, *, as_json: bool) -> None:
     found = pack.manifest.model_dump(mode="json")
     report = found["report"]
     checked = "not checked" if report is None else "sound" if report["ok"] else "not sound"
-    head = f"{path}: {len(found['tasks'])} tasks of {found['env'] or 'folders'}, {checked}"
+    head = (
+        f"{path}: {amount(len(found['tasks']), 'task')} of {found['env'] or 'folders'}, {checked}"
+    )
     agents = list(dict.fromkeys(agent for task in found["tasks"] for agent in task["scores"]))
     rows = [
         [task["id"], task["sha256"][:16], task["licence"], task["source"]]
@@ -175,7 +178,7 @@ def _show_projects(place: str, *, as_json: bool) -> None:
     ]
     columns = ("project", "version", "split", "tests", "tasks")
     cells = table([one.upper() for one in columns], [[str(r[c]) for c in columns] for r in rows])
-    text = f"{cells}\n{sum(int(str(row['tasks'])) for row in rows)} tasks"
+    text = f"{cells}\n{amount(sum(int(str(row['tasks'])) for row in rows), 'task')}"
     print_found(rows, text, as_json=as_json)
 
 
@@ -225,7 +228,9 @@ def pack(
     writable_folder(out.parent)
     sha256 = write_pack(out, manifest, folders)
     found = {"pack": str(out), "sha256": sha256, "tasks": len(manifest.tasks)}
-    print_found(found, f"{out}: {found['tasks']} tasks, SHA-256 {sha256}", as_json=as_json)
+    print_found(
+        found, f"{out}: {amount(len(manifest.tasks), 'task')}, SHA-256 {sha256}", as_json=as_json
+    )
 
 
 def _with_scores(packing: Packing, manifest: PackManifest, folders: list[Path]) -> PackManifest:
@@ -297,7 +302,7 @@ def export(
         known = player.count(chosen)
         tasks = [player.task(chosen, one) for one in range(min(count, known or count))]
         folders = [str(export_harbor(player.tasks, task, out)) for task in tasks]
-    print_found(folders, f"{len(folders)} tasks are in {out}", as_json=as_json)
+    print_found(folders, f"{amount(len(folders), 'task')} in {out}", as_json=as_json)
 
 
 def _open(name: str) -> tuple[Project, dict[str, str]]:
@@ -336,8 +341,8 @@ def _row(project: Project, result: Yield, tasks: int, path: Path) -> dict[str, A
 
 def _tell(row: dict[str, Any]) -> None:
     print(
-        f"{row['file']}: {row['tasks']} tasks; {row['valid']} of {row['tried']} tried are valid, "
-        f"{row['per_minute']:.1f} a minute"
+        f"{row['file']}: {amount(row['tasks'], 'task')}; {row['valid']} of {row['tried']} tried "
+        f"are valid, {row['per_minute']:.1f} a minute"
     )
     for reason, times in row["rejected"].items():
         say(f"  rejected {times}: {reason}")

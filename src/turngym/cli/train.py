@@ -20,7 +20,7 @@ from turngym.cli.output import Advance, kept_stdout, print_json, progress, say, 
 from turngym.cli.report import REFERENCE_HELP, print_report
 from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError, require_known
-from turngym.reports.texts import percent
+from turngym.reports.texts import amount, percent
 
 if TYPE_CHECKING:
     from turngym.api.tuning import Tries, Tuning
@@ -125,7 +125,7 @@ class Watcher:
             return
         self._stack.close()
         self._advance = None
-        parts = [f"{self._done} steps"] if self._done else []
+        parts = [amount(self._done, "step")] if self._done else []
         parts += [self._note] if self._note else []
         say(f"{self._name}: {', '.join([*parts, f'{time.monotonic() - self._began:.0f} s'])}")
 
@@ -150,9 +150,14 @@ def _print_result(result: TrainResult) -> None:
     ]
     print(table(["HELD-OUT SUCCESS [95 %]", "BEFORE", "AFTER"], rows))
     ended = "target reached" if result.reached_target else "all updates done"
+    counts = (
+        f"{amount(result.updates, 'update')} ({ended})",
+        amount(result.episodes, "episode"),
+        amount(result.faults, "fault"),
+    )
     print(
-        f"\n{result.env}, {result.algo}, seed {result.seed}: {result.updates} updates ({ended}), "
-        f"{result.episodes} episodes, {result.faults} faults, {result.seconds:.0f} s"
+        f"\n{result.env}, {result.algo}, seed {result.seed}: {', '.join(counts)}, "
+        f"{result.seconds:.0f} s"
     )
     print(f"run folder: {result.folder}")
 

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from turngym.errors import ConfigError, unknown_name
-from turngym.reports.texts import figure, interval_columns, markdown_table, percent, write_tables
+from turngym.reports.texts import (
+    amount,
+    figure,
+    interval_columns,
+    markdown_table,
+    percent,
+    write_tables,
+)
 from turngym.rollouts.evaluation.folder import EVALUATION_FILE, plan_digest, read_evaluation
 from turngym.rollouts.evaluation.rows import FILE, EpisodeRow, Summary, read_rows, summarize_rows
 from turngym.rollouts.evaluation.statistics import Measure, bootstrap_ratio, paired_interval
@@ -256,8 +263,9 @@ def _plan_text(run: EvalRun) -> str:
     plan = run.plan
     options = "".join(f", {key}={value!r}" for key, value in plan["env_options"].items())
     return (
-        f"Agent `{plan['agent']}`, {plan['episodes']} tasks of the {plan['split']} split, "
-        f"{plan['seeds']} attempts at each, seed {plan['seed']}{options}."
+        f"Agent `{plan['agent']}`, {amount(plan['episodes'], 'task')} of the "
+        f"{plan['split']} split, {amount(plan['seeds'], 'attempt')} at each, "
+        f"seed {plan['seed']}{options}."
     )
 
 

@@ -15,7 +15,14 @@ from turngym.reports.comparison import Curve, Ranking, RankingEntry, Reach
 from turngym.reports.evaluations import EvalRun
 from turngym.reports.overall import LEVELS, Overall
 from turngym.reports.scaling import FARTHER
-from turngym.reports.texts import figure, interval_columns, markdown_table, percent, write_tables
+from turngym.reports.texts import (
+    amount,
+    figure,
+    interval_columns,
+    markdown_table,
+    percent,
+    write_tables,
+)
 from turngym.rollouts.evaluation.statistics import Measure
 
 _HEADERS = (
@@ -127,7 +134,7 @@ def markdown(ranking: Ranking, *, image: str | None = None) -> str:
     lines += ["", "Settings, where they are not the same for all:", ""]
     lines += [f"- {s.algo}: {_settings(s)}" for s in ranking.entries]
     if broken := sum(s.faults for s in ranking.entries):
-        lines += ["", f"{broken} episodes broke and were left out."]
+        lines += ["", f"{amount(broken, 'episode')} broke and were left out."]
     if image is not None:
         lines += ["", f"![Success against episodes and tokens in {ranking.env}]({image})"]
     lines += ["", NOTES.format(level=f"{100 * first.reach.level:.1f} %")]

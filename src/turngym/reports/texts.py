@@ -127,3 +127,13 @@ def _row(result: CheckResult) -> str:
 
 def _shown(status: str) -> str:
     return "NOT RUN" if status == "not-run" else status
+
+
+def amount(count: int, noun: str) -> str:
+    """Return ``1 task`` or ``2 tasks``.
+
+    Args:
+        count: How many.
+        noun: What, in the singular.
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -176,7 +176,7 @@ class Budget:
 
     def notice(self, left: int) -> str:
         """Return what an observation says about the turns that are left."""
-        return f"\n[{left} turns left]" if self.announce else ""
+        return f"\n[{left} {'turn' if left == 1 else 'turns'} left]" if self.announce else ""
 
 
 def as_budget(settings: Budget | Mapping[str, Any] | None, turns: int) -> Budget:
