@@ -152,6 +152,22 @@ def test_an_environment_that_does_not_close_is_logged_and_what_was_played_stands
     assert any("did not close: RuntimeError: the door is stuck" in one for one in said)
 
 
+def test_a_game_without_a_problem_to_test_with_is_refused_before_experts_play(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    game, out = tmp_path / "one.py", tmp_path / "run"
+    game.write_text(
+        "from turngym.environments.text.maze import MazeEnv\n"
+        "from turngym.tasks.base import split_of\n"
+        "class One(MazeEnv):\n"
+        "    def is_suitable(self):\n"
+        "        return split_of(self.instance_key()) == 'train'\n"
+    )
+    line = complaint(capsys, "train", "demo", f"env.id={game}:One", "--out", str(out))
+    assert "no problem of split 'test' in 1000 samples" in line
+    assert not out.exists()
+
+
 def test_a_missing_file_of_settings(capsys: Captured, tmp_path: Path) -> None:
     path = tmp_path / "none.toml"
     assert complaint(capsys, "train", str(path)).startswith(f"{path}: cannot be read")

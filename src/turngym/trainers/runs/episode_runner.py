@@ -22,6 +22,7 @@ from typing import Any
 from gymnasium import spaces
 
 from turngym.agents.policy import Policy
+from turngym.environments.core.env import TurnEnv
 from turngym.environments.core.spaces import ShownText
 from turngym.environments.gym.hosts import Isolation
 from turngym.environments.gym.ray_workers import RayWorkers
@@ -53,7 +54,7 @@ class Playground:
         make_one = make_expert_match if part.expert_match else make
         self.make_env = partial(make_one, self.env_id, **part.options)
         """Returns a new environment. A process that is sent it imports no more than that needs."""
-        self._reserved = reserved
+        self._reserved, self._held_out = reserved, held_out
         with named(part.id, part.options):
             self._catalogue = self.make_env()
         self._task = self._catalogue.get_wrapper_attr("task")
@@ -105,10 +106,26 @@ class Playground:
         found: Task = self._catalogue.get_wrapper_attr("find_task")(task_id)
         return replace(found, env_id=self.env_id)
 
-    def introduction(self) -> Mapping[str, Any]:
-        """Return the ``info`` with which the environment introduces itself."""
-        _, info = self._catalogue.reset(seed=0, options={"task": self._task("train", 0)})
+    def introduction(self, split: Split = "train") -> Mapping[str, Any]:
+        """Return the ``info`` with which the environment introduces itself in a first task."""
+        _, info = self._catalogue.reset(seed=0, options={"task": self._task(split, 0)})
         return info
+
+    def check_splits(self) -> None:
+        """Begin a task of each split, where that computes and starts nothing.
+
+        Raises:
+            ConfigError: A split has no task.
+        """
+        env = self._catalogue.unwrapped
+        if isinstance(env, TurnEnv) and not env.blocks:
+            for split in ("train", "test") if self._held_out else ("train",):
+                try:
+                    self.introduction(split)
+                except ConfigError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - a fault, counted where episodes are played
+                    logger.debug("%s: %s", self.env_id, error)
 
 
 def _playground(part: EnvPart, config: TrainConfig) -> Playground:
@@ -126,6 +143,7 @@ def check_environments(config: TrainConfig) -> None:
     for part in config.env.parts:
         ground = _playground(part, config)
         several += [part.id] if ground.players else []
+        ground.check_splits()
         ground.close()
     if config.rollout.opponent != SELF and not several:
         raise ConfigError(
