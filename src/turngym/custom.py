@@ -22,6 +22,8 @@ class CustomPart(StrictModel):
     """What it is, for messages, for example ``"custom reward"``."""
     given: ClassVar[int] = 1
     """Arguments by place that a function, or a class, is called with."""
+    may_wait: ClassVar[bool] = False
+    """Whether it may be ``async``."""
 
     function: str
     """``module:attribute`` or ``path.py:attribute``."""
@@ -44,6 +46,8 @@ class CustomPart(StrictModel):
             raise ConfigError(
                 f"{self.named}: wanted a function or a class, found a {type(found).__name__}"
             )
+        if self.waits(found) and not self.may_wait:
+            raise ConfigError(f"{self.named}: wanted a plain function, found an 'async def'")
         try:
             inspect.signature(found).bind(*[None] * self.given, **self.settings)
         except TypeError as error:
@@ -51,6 +55,11 @@ class CustomPart(StrictModel):
         except ValueError:  # some of C do not say what they take
             pass
         return found
+
+    @staticmethod
+    def waits(found: Any) -> bool:  # of the user's own making
+        """Return whether a function, or what a class reads rewards with, is ``async``."""
+        return inspect.iscoroutinefunction(getattr(found, "read", found))
 
     @contextmanager
     def running(self) -> Iterator[None]:

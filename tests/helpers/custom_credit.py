@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import turngym
 from turngym.trainers.credit.base import Credit, CreditContext, RewardComponent, TurnBatch
 from turngym.trainers.credit.critics.off_policy import sample_actions
 from turngym.trainers.samples import FloatArray
@@ -16,11 +18,33 @@ from turngym.trainers.settings.algo import AlgoConfig
 from turngym.types import TrajectoryGroup
 
 NUMBER = 7
+LOOPS: set[asyncio.AbstractEventLoop] = set()
+"""Where ``count_letters`` was asked."""
 
 
 def early(turns: TurnBatch, *, bonus: float = 1.0) -> FloatArray:
     """Pay a bonus on the first turn."""
     return np.where(turns.turn_N == 0, bonus, 0.0)
+
+
+async def judged(turns: TurnBatch, *, judge: str) -> FloatArray:
+    """Ask a judge about every action."""
+    who = turngym.speaker(judge)
+    texts = [turn.action.content for one in turns.episodes for turn in one.turns]
+    return np.array([float(said) for said in await asyncio.gather(*map(who.ask, texts))])
+
+
+async def count_letters(messages: Sequence[Mapping[str, str]]) -> str:
+    """Judge as someone who waits."""
+    LOOPS.add(asyncio.get_running_loop())
+    await asyncio.sleep(0)
+    return str(len(messages[0]["content"]))
+
+
+async def halved(turns: TurnBatch, components: Mapping[str, RewardComponent]) -> FloatArray:
+    """Wait, then return half of the reward."""
+    await asyncio.sleep(0)
+    return components["env"].values_N / 2
 
 
 def only_last(turns: TurnBatch) -> RewardComponent:

@@ -104,6 +104,25 @@ def test_the_methods_of_the_page_train(folder: Path, algo: str) -> None:
     assert len(trained) == 2
 
 
+def test_the_judge_of_the_page_is_asked_about_every_turn(folder: Path) -> None:
+    (folder / "grader.py").write_text(
+        "ASKED = []\n"
+        "async def grader(messages):\n"
+        "    ASKED.append(messages[0]['content'])\n"
+        "    return '7' if len(ASKED) % 2 else 'well done'\n",
+        encoding="utf-8",
+    )
+    judge = f"algo.rewards.1.settings.judge={folder}/grader.py:grader"
+    assert main(["train", "tiny.toml", "algo=judged.toml", judge, "--out", "run"]) == 0
+    rows = read_metrics(folder / "run" / "metrics.jsonl")
+    turns = sum(row["rollout/turns_mean"] * 4 for row in rows if "rollout/turns_mean" in row)
+    from turngym.plugins import import_attribute
+
+    asked = import_attribute("list", f"{folder}/grader.py:ASKED")
+    assert len(asked) == turns > 0
+    assert all(text.startswith("Grade the last answer from 0 to 10.") for text in asked)
+
+
 def test_the_loss_and_the_sampler_of_the_page_train(folder: Path) -> None:
     text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     [line] = [one for one in text.replace("\\\n", " ").splitlines() if "my_parts:praise" in one]

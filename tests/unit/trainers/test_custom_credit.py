@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+from helpers import custom_credit
 from helpers.cli import TINY_RUN
 from helpers.trajectories import group
 from turngym.config import load_config
@@ -69,6 +70,33 @@ async def test_a_reward_may_speak_on_some_turns_only() -> None:
         [GROUP]
     )
     assert advantages(found) == [[0.0, 2.0], [0.0, 0.0, 2.0]]
+
+
+async def test_a_function_may_wait() -> None:
+    found = await method(advantage=own("halved")).assign([GROUP])
+    assert advantages(found) == [[0.0, 0.5], [0.0, 0.0, 0.25]]
+
+
+@pytest.mark.parametrize("mode", ["sync", "overlap"])
+def test_a_judge_of_turns_is_asked_in_one_loop_beside_the_episodes(
+    tmp_path: Path, mode: str
+) -> None:
+    custom_credit.LOOPS.clear()
+    (tmp_path / "tiny.toml").write_text(TINY_RUN)
+    terms = [{"rewards": ["custom"], "returns": "reward_to_go", "unit": "turn"}]
+    algo = {
+        "name": "mine",
+        "rewards": [own("judged", settings={"judge": f"{HERE}:count_letters"})],
+        "advantage": {"type": "group_relative", "terms": terms},
+    }
+    more: dict[str, Any] = {"algo": algo, "rollout": {"mode": mode}}
+    if mode == "overlap":
+        more["algo"]["loss"] = {"old_policy": "behaviour"}
+    train(load_config(TrainConfig, [tmp_path / "tiny.toml", more]), tmp_path / "run")
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert sum("train/loss" in row for row in rows) == 2
+    assert len(custom_credit.LOOPS) == 1
+    assert not next(iter(custom_credit.LOOPS)).is_closed()
 
 
 async def test_a_class_may_learn_and_is_kept_in_checkpoints() -> None:

@@ -92,6 +92,11 @@ def test_what_is_no_loss_is_one_line(how: str, message: str) -> None:
         surrogate_losses(inputs(), custom_loss("wrong_loss", how=how))
 
 
+def test_a_loss_that_waits_is_refused() -> None:
+    with pytest.raises(ConfigError, match="late_loss': wanted a plain function, found an 'async"):
+        custom_loss("late_loss").imported()
+
+
 @pytest.mark.parametrize(
     ("part", "message"),
     [

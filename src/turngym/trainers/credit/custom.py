@@ -8,11 +8,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from turngym.coroutines import awaited
+from turngym.coroutines import LoopThread, awaited
 from turngym.errors import ConfigError
 from turngym.trainers.credit.base import (
     Components,
@@ -75,7 +76,7 @@ class _FunctionSource(StatelessSource[CustomReward]):
 
     def read(self, turns: TurnBatch) -> Components:
         with self._config.running():
-            found = self._function(turns, **self._config.settings)
+            found = _settled(self._function(turns, **self._config.settings))
             if isinstance(found, RewardComponent):
                 for part_N in (found.values_N, found.has_value_N):
                     _one_per_turn(part_N, turns, self._config)
@@ -106,7 +107,7 @@ class _FunctionCredit:
         if not is_ready:
             return Credit(samples=(), dropped={"warmup": len(groups)}, metrics=metrics)
         with self._config.running():
-            found = self._function(turns, components, **self._config.settings)
+            found = _settled(self._function(turns, components, **self._config.settings))
             values_N = _one_per_turn(found, turns, self._config)
         return credit_of_turns(turns, values_N, metrics=metrics)
 
@@ -156,7 +157,7 @@ class _OwnSource(_Own):
 
     def read(self, turns: TurnBatch) -> Components:
         with self._config.running():
-            found: Components = self._made.read(turns)
+            found: Components = _settled(self._made.read(turns))
             for component in self._config.checked(found, Mapping, "read").values():
                 self._config.checked(component, RewardComponent, "read")
                 for part_N in (component.values_N, component.has_value_N):
@@ -176,6 +177,17 @@ class _OwnCredit(_Own):
                 await awaited(self._made.assign(groups)), Credit, "assign"
             )
             return replace(found, metrics=self._numbers(found.metrics))
+
+
+@cache
+def _loop() -> LoopThread:
+    """Return the event loop of what is awaited here: one, so that models in it are loaded once."""
+    return LoopThread("turngym-credit")
+
+
+def _settled(found: Any) -> Any:  # whatever the user's function returned
+    """Return ``found``, or what it is a coroutine of. It is waited for here, in credit's thread."""
+    return _loop().start(awaited(found)).result() if inspect.isawaitable(found) else found
 
 
 def _one_per_turn(

@@ -19,6 +19,7 @@ from turngym.agents.engine.models import load_model_dir, load_tokenizer
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.rendering import Renderer
 from turngym.coroutines import beside
+from turngym.custom import custom_parts
 from turngym.errors import CheckpointError
 from turngym.rollouts.evaluation.statistics import Evaluation, summarize
 from turngym.rollouts.replay import TurnValues
@@ -158,16 +159,17 @@ class Run:
         """Return what a batch of episodes teaches; keep a group of it as often as one validates.
 
         The tokens that the method sampled itself are ``credit/sampled_tokens``, where no episode
-        samples at the same time. Where episodes go on meanwhile it runs in a thread beside them.
+        samples at the same time. Where episodes go on meanwhile, or a function of the user's own
+        waits for others, it runs in a thread.
         """
         assert self.learning is not None
         method = self.learning.credit
         before = self.engine.stats.sampled_tokens
         is_alone = self.config.rollout.mode == "sync"
-        if not is_alone:
-            credit = await beside(partial(method.assign, chosen.groups))
-        else:
-            credit = await method.assign(chosen.groups)
+        waits = any(own.waits(own.imported()) for own in custom_parts(self.config.algo))
+        assign = partial(method.assign, chosen.groups)
+        credit = await (assign() if is_alone and not waits else beside(assign))
+        if is_alone:
             sampled = float(self.engine.stats.sampled_tokens - before)
             credit = replace(credit, metrics={**credit.metrics, "credit/sampled_tokens": sampled})
         if self.state.step % self.config.evaluation.every == 0:

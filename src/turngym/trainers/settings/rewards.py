@@ -102,14 +102,15 @@ class CustomReward(CustomPart):
     """A reward for every turn, from a function or a class of your own."""
 
     part: ClassVar[str] = "custom reward"
+    may_wait: ClassVar[bool] = True
     builder: ClassVar[str] = "turngym.trainers.credit.custom:custom_source"
     asks_model: ClassVar[bool] = True
 
     type: Literal["custom"]
     function: str
-    """``module:function``, called as ``function(turns, **settings)``; it returns one value per turn
-    [N], or a ``RewardComponent`` where some turns have none. A class is made once per run, as
-    ``Class(context, **settings)``, is a ``RewardSource`` and may learn."""
+    """``module:function``, called as ``function(turns, **settings)``, plain or ``async``; returns
+    one value per turn [N], or a ``RewardComponent`` where some turns have none. A class is made
+    once per run, as ``Class(context, **settings)``, is a ``RewardSource`` and may learn."""
     needs: tuple[Need, ...] = ()
     """What the environment must give."""
 
@@ -119,13 +120,14 @@ class CustomAdvantage(CustomPart, AdvantageSettings):
 
     part: ClassVar[str] = "custom advantage"
     given: ClassVar[int] = 2
+    may_wait: ClassVar[bool] = True
     builder: ClassVar[str] = "turngym.trainers.credit.custom:custom_credit"
 
     type: Literal["custom"]
     function: str
-    """``module:function``, called as ``function(turns, components, **settings)``; it returns one
-    value per turn [N]. A class is made once per run, as ``Class(algo, context, **settings)``, is a
-    ``CreditMethod`` and may learn."""
+    """``module:function``, called as ``function(turns, components, **settings)``, plain or
+    ``async``; it returns one value per turn [N]. A class is made once per run, as
+    ``Class(algo, context, **settings)``, is a ``CreditMethod`` and may learn."""
     rewards: tuple[str, ...] = ("env",)
     """Reward sources, by ``type``, that it reads."""
     needs: tuple[Need, ...] = ()
