@@ -77,7 +77,7 @@ def test_experts_are_replayed_where_an_engine_reports_them() -> None:
             "text/maze",
             TRUTH,
             "the true answer and its wording, info['ground_truth'] and info['answer']",
-            "text/guesscity, text/guessnumber, text/twentyquestions, text/wordle",
+            "text/guesscity, text/guessnumber, text/orderform, text/twentyquestions, text/wordle",
         ),
         ("text/wordle", POTENTIAL, "how promising", "text/frozenlake, text/maze, text/taxi"),
         ("text/maze", EXPERT, "env.expert_match=true", "Any environment with an expert will do"),
