@@ -139,6 +139,15 @@ class Counting:
         self.asked = int(tensors["asked"])
 
 
+class Late(Counting):
+    """A reward that waits before it counts."""
+
+    async def read(self, turns: TurnBatch) -> Any:  # type: ignore[override]
+        """Wait, then count."""
+        await asyncio.sleep(0)
+        return super().read(turns)
+
+
 class Broken(Counting):
     """A component of which one method does what it must not."""
 

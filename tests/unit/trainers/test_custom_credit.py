@@ -15,12 +15,14 @@ from helpers.trajectories import group
 from turngym.config import load_config
 from turngym.errors import ConfigError, TrainingError, TurnGymError
 from turngym.reports.runs import learning_curve
-from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
+from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod, TurnBatch
 from turngym.trainers.credit.controls import build_credit
+from turngym.trainers.credit.custom import custom_source
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.needs import check_needs
 from turngym.trainers.settings.algo import needs_of
+from turngym.trainers.settings.rewards import CustomReward
 from turngym.trainers.settings.train import TrainConfig
 
 HERE = "helpers.custom_credit"
@@ -75,6 +77,13 @@ async def test_a_reward_may_speak_on_some_turns_only() -> None:
 async def test_a_function_may_wait() -> None:
     found = await method(advantage=own("halved")).assign([GROUP])
     assert advantages(found) == [[0.0, 0.5], [0.0, 0.0, 0.25]]
+    late, plain = (
+        CustomReward(type="custom", function=f"{HERE}:{name}") for name in ("Late", "Counting")
+    )
+    assert (late.waits(late.imported()), plain.waits(plain.imported())) == (True, False)
+    turns = TurnBatch.of([GROUP])
+    read = [custom_source(one, NO_MODEL).read(turns)["custom"] for one in (late, plain)]
+    assert read[0].values_N.tolist() == read[1].values_N.tolist()
 
 
 @pytest.mark.parametrize("mode", ["sync", "overlap"])
