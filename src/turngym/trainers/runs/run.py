@@ -115,6 +115,7 @@ class Run:
             with_parts(EngineModel(engine, self.renderer, sampling=sampling), config.agent)
             for sampling in (self.sampling, replace(self.sampling, temperature=0.0))
         )
+        self._credit_waits = any(own.waits(own.imported()) for own in custom_parts(config.algo))
         self.playing = against(self.sampled, config.rollout.opponent)
         self.measured, self.measured_greedy = (
             against(policy, config.evaluation.opponent) for policy in (self.sampled, self.greedy)
@@ -166,9 +167,8 @@ class Run:
         method = self.learning.credit
         before = self.engine.stats.sampled_tokens
         is_alone = self.config.rollout.mode == "sync"
-        waits = any(own.waits(own.imported()) for own in custom_parts(self.config.algo))
         assign = partial(method.assign, chosen.groups)
-        credit = await (assign() if is_alone and not waits else beside(assign))
+        credit = await (assign() if is_alone and not self._credit_waits else beside(assign))
         if is_alone:
             sampled = float(self.engine.stats.sampled_tokens - before)
             credit = replace(credit, metrics={**credit.metrics, "credit/sampled_tokens": sampled})
