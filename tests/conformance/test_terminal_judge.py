@@ -73,7 +73,10 @@ async def test_a_judge_sees_changes_of_large_files_and_of_many(command: str, cha
 BUILD = 'mkdir -p out; for f in src/*.in; do o=out/$(basename "$f" .in).out; '
 BUILD += '[ -e "$o" ] || tr a-z A-Z < "$f" > "$o"; done'
 SERVE = "exec python3 -m http.server {port} --bind 127.0.0.1 --directory app"
+SQL = "{{expert}}; python3 -c \"import sqlite3; sqlite3.connect('shop.db').execute('{}')\""
 ATTEMPTS = [
+    ("repair_rows", SQL.format("VACUUM"), 1.0),
+    ("repair_rows", SQL.format("CREATE TABLE old AS SELECT * FROM orders"), 0.0),
     ("pack", "tar --exclude 'data/tmp/*' -czf data.tar.gz data", 0.0),  # tmp itself is in it
     ("pack", "tar -czf data.tar.gz ./data/*.txt", 1.0),
     ("write_service", f"mkdir app; echo {{text}} > app/{{path}}; echo '{SERVE}' > start.sh", 0.0),

@@ -395,6 +395,18 @@ async def test_tool_call_with_invalid_json_is_an_invalid_action(arguments: str) 
     assert found.reason == "The arguments of 'search' must be a JSON object."
 
 
+async def test_arguments_that_are_no_json_object_are_one_where_the_history_is_said_again() -> None:
+    """vLLM and llama.cpp read them again, and refused every later turn of the conversation."""
+    calls = [("search", one) for one in ('{"query": "a"}', "{query", "[1]", "")]
+    async with fake_server(answer("I look.", calls=calls), answer("ok")) as server:
+        conversation = RemoteChat(ChatConfig(model="tiny", base_url=server.url)).open(0)
+        for _ in range(2):
+            await conversation.complete([user("hi")], tools=TOOLS)
+        await conversation.close()  # type: ignore[misc]
+    said = [call["function"]["arguments"] for call in server.bodies[1]["messages"][1]["tool_calls"]]
+    assert said == ['{"query": "a"}', '{"arguments": "{query"}', '{"arguments": "[1]"}', ""]
+
+
 async def test_token_ids_that_are_not_told_are_one_line() -> None:
     with pytest.raises(ConfigError, match="token_ids is set, but the server returns none"):
         await ask([answer("ok")], token_ids=True)

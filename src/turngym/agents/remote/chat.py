@@ -125,7 +125,7 @@ class ChatConversation(_Visit):
         rows = [*self._rows, *self._as_rows(messages)]
         reply = await self._answered(rows, tools if config.tool_calls is not False else ())
         row = self._row_of(reply.body)
-        self._rows = [*rows, row]
+        self._rows = [*rows, _in_history(row)]
         if not (row["content"] or row.get("tool_calls")) and _is_cut(reply.body):
             self._model.warn_of_cut()
         answer = replace(_completion(row), usage=reply.usage)
@@ -302,6 +302,19 @@ def _call(function: Mapping[str, Any]) -> tuple[str, Any]:
         return str(function.get("name")), json.loads(raw) if raw.strip() else {}
     except (ValueError, RecursionError):
         return str(function.get("name")), raw
+
+
+def _in_history(row: Row) -> Row:
+    """Return an answer as the next request says it: servers that parse calls refuse broken ones."""
+    calls = [call | {"function": _parsable(call["function"])} for call in row.get("tool_calls", ())]
+    return row | {"tool_calls": calls} if calls else row
+
+
+def _parsable(function: Mapping[str, Any]) -> Mapping[str, Any]:
+    name, arguments = _call(function)
+    if isinstance(arguments, Mapping):
+        return function
+    return {"name": name, "arguments": json.dumps({"arguments": function["arguments"]})}
 
 
 def _row_of_answer(entry: ChatMessage) -> Row:

@@ -13,6 +13,11 @@ _SCHEMA = (
     "CREATE TABLE customer (id INTEGER PRIMARY KEY, name TEXT, city TEXT);"
     "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer_id INTEGER, item TEXT, amount INTEGER);"
 )
+_CONTENT = (
+    "SELECT * FROM customer ORDER BY id", "SELECT * FROM orders ORDER BY id",
+    "SELECT name, sql FROM sqlite_master ORDER BY name",
+)  # fmt: skip
+"""Give all that is in a database."""
 _TOLD = (
     "shop.db is a SQLite database with the tables customer(id, name, city) and "
     "orders(id, customer_id, item, amount). "
@@ -122,8 +127,6 @@ def repair_rows(rng: Random) -> EndState:
     new = rng.choice(["Oslo", "Lima", "Bern", "Riga"])
     update = f"UPDATE customer SET city = '{new}' WHERE city = '{old}'"
     delete = "DELETE FROM orders WHERE amount < 50"
-    query = "SELECT * FROM customer ORDER BY id"
-    other = "SELECT * FROM orders ORDER BY id"
     changed = f"{script}{update};{delete};"
     return EndState(
         prompt=_TOLD
@@ -132,8 +135,8 @@ def repair_rows(rng: Random) -> EndState:
         prepare=_prepare(script),
         free=("shop.db",),
         probe="python3 -I -c \"import sqlite3\nc = sqlite3.connect('shop.db')\n"
-        f"for q in ('{query}', '{other}'):\n for row in c.execute(q): print(*row, sep='|')\"",
-        expected=lines([*_answers(changed, query), *_answers(changed, other)]),
+        f"for q in {_CONTENT}:\n for row in c.execute(q): print(*row, sep='|')\"",
+        expected=lines(row for query in _CONTENT for row in _answers(changed, query)),
         solution="python3 -c \"import sqlite3; c = sqlite3.connect('shop.db'); "
         f'c.execute(\\"{update}\\"); c.execute(\\"{delete}\\"); c.commit()"',
     )
