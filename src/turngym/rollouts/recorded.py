@@ -60,7 +60,8 @@ def read_chats(file: Path) -> Iterator[Trajectory]:
 def from_chat(row: Any, *, name: str) -> Trajectory:
     """Return a conversation as an episode whose actions are what the assistant said.
 
-    What it said with ``weight`` 0 is no action, but read.
+    What it said with ``weight`` 0 is no action, but read. What it said before anything was said to
+    it is neither: no policy is asked for an action before it has seen something.
 
     Args:
         row: A conversation.
@@ -81,12 +82,14 @@ def from_chat(row: Any, *, name: str) -> Trajectory:
         for place, found in enumerate(messages):
             where = f"message {place}"
             message = _message(found)
-            if message.role == "assistant" and found.get("weight") != 0:
+            if message.role != "assistant" or found.get("weight") == 0:
+                seen.append(message)
+            elif turns or any(one.role != "system" for one in seen):
                 turns.append(Turn(observation=tuple(seen), action=message))
                 seen = []
-            else:
-                seen.append(message)
         where = around
+        if isinstance(row.get("score"), str):
+            raise ValueError(f"score {row['score']!r}: wanted a number from 0 to 1, or none")
         made = Trajectory(
             env_id=str(row.get("env") or f"{CHAT}data"),
             task_id=str(row.get("task") or row.get("id") or name),

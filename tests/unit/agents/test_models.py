@@ -49,6 +49,15 @@ def test_saved_model_comes_back_equal(tmp_path: Path) -> None:
     assert loaded_tokenizer.encode("go north") == tokenizer().encode("go north")
 
 
+def test_a_saved_card_has_the_end_of_the_template_beside_its_own(tmp_path: Path) -> None:
+    """The card of a base model lacks it, so ``generate`` went on after each answer."""
+    model = build_tiny_model(SMALL, tokenizer(), seed=1)
+    model.generation_config.eos_token_id = 5
+    save_model_dir(model, tokenizer(), tmp_path)
+    saved = load_model_dir(tmp_path)[0].generation_config
+    assert saved.eos_token_id == [tokenizer().eos_token_id, 5]
+
+
 def test_models_are_made_and_loaded_in_several_threads_at_once(tmp_path: Path) -> None:
     model = build_tiny_model(SMALL, tokenizer(), seed=1)
     save_model_dir(model, tokenizer(), tmp_path)

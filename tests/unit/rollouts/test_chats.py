@@ -71,6 +71,15 @@ def test_the_form_of_sharegpt() -> None:
     assert (one.turns[1].action, one.task_id) == (said("go south"), "no-7")
 
 
+def test_a_greeting_before_anything_was_said_is_no_action() -> None:
+    """Data sets in ShareGPT's form begin so, and no chat template opens a conversation for it."""
+    greeting = {"from": "gpt", "value": "Hello!"}
+    one = from_chat(
+        {**SHAREGPT, "conversations": [greeting, *SHAREGPT["conversations"]]}, name="data/1"
+    )
+    assert one.turns == from_chat(SHAREGPT, name="data/1").turns
+
+
 def test_our_export_comes_back_with_its_tasks_and_scores(tmp_path: Path) -> None:
     played = list(turngym.rollout("text/maze-easy", "expert", episodes=3))
     write_trajectories(tmp_path / "played.jsonl", played)
@@ -112,7 +121,11 @@ def test_files_of_lines_of_a_list_and_of_one(name: str, tmp_path: Path) -> None:
             {**OPENAI, "stop_reason": "tired"},
             "conversation 2: beside the messages: ValueError: 'tired' is not a valid StopReason",
         ),
-        ({**OPENAI, "score": "high"}, "conversation 2: "),
+        (
+            {**OPENAI, "score": "1"},
+            "conversation 2: beside the messages: ValueError: score '1': wanted a number from 0",
+        ),
+        ({"messages": [{"role": "assistant", "content": "Hi"}]}, "conversation 2: the assistant s"),
         ("no JSON", "after conversation 1: Expecting value"),
     ],
 )
@@ -131,13 +144,14 @@ def test_parquet_as_data_sets_have_it(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="NOT RUN: needs pyarrow, in extra search")
     parquet = pytest.importorskip("pyarrow.parquet")
     assistant = {"role": "assistant", "content": "go south"}
+    room = {"role": "user", "content": "A room."}
     rows = [
-        {"messages": [{"role": "user", "content": "A room."}, assistant], "score": 1.0},
+        {"messages": [room, assistant], "score": 1.0},
         {"messages": [{"role": "user", "content": "A hall."}, assistant | {"weight": 1}]},
-        {"messages": OPENAI["messages"][2:5:2], "score": 0.5},
+        {"messages": [room, *OPENAI["messages"][2:5:2]], "score": 0.5},
     ]
     plain = [json.loads(json.dumps(row)) for row in rows]
-    plain[2]["messages"][0] = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    plain[2]["messages"][1] = {"role": "assistant", "content": "", "tool_calls": [CALL]}
     folder = tmp_path / "set" / "data"
     folder.mkdir(parents=True)
     parquet.write_table(pyarrow.Table.from_pylist(plain), folder / "train-00000-of-00001.parquet")

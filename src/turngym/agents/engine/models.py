@@ -384,6 +384,8 @@ def save_model_dir(
         path: The folder.
         state: Weights to write instead of the model's own.
     """
+    # So that it stops where the policy does in programs that do not know the chat template.
+    model.generation_config.eos_token_id = list(end_ids(model, tokenizer))
     with _no_progress_bars():
         model.save_pretrained(str(path), state_dict=state)
         if (vision := getattr(tokenizer, VISION, None)) is not None:
