@@ -249,6 +249,11 @@ def test_a_file_without_episodes_becomes_an_empty_table(tmp_path: Path) -> None:
         (("begun",), "begun: no trajectories in here"),
         (("broken",), "broken/a.jsonl:2: not a trajectory"),
         (("run", "--format", "xml"), "unknown value of --format 'xml'"),
+        (("notes.jsonl",), "notes.jsonl: no trajectories in here, but [1, 2]; wanted the folder"),
+        (
+            ("run", "--format", "atif", "--rows", "turns", "--out", "new"),
+            "--rows turns: --format atif has whole episodes; leave one out",
+        ),
         (("run", "--rows", "tokens"), "unknown value of --rows 'tokens'"),
         (("run", "--format", "parquet"), "--format parquet cannot go to stdout; say --out PATH"),
         (("run", "--out", "run"), "--out run: cannot be written (Is a directory)"),
@@ -263,6 +268,7 @@ def test_bad_input_is_one_line(tmp_path: Path, options: tuple[str, ...], line: s
     run = run_with_episodes(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "begun").mkdir()
+    (tmp_path / "notes.jsonl").write_text("[1, 2]\n")
     write_json(tmp_path / "begun" / "config.json", {})
     Manifest(tmp_path / "begun").add(tmp_path / "begun" / "config.json")
     write_trajectories(tmp_path / "broken" / "a.jsonl", [])

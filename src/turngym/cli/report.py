@@ -291,6 +291,8 @@ def export(
 def _check_table(format: str, rows: str, *, tokens: bool) -> None:
     require_known("value of --format", format, _FORMATS)
     require_known("value of --rows", rows, ("episodes", "turns", "pairs"))
+    if rows == "turns" and format in ("atif", "trajectories"):
+        raise ConfigError(f"--rows turns: --format {format} has whole episodes; leave one out")
     if rows == "pairs" and (tokens or format in ("atif", "trajectories")):
         given = "--tokens" if tokens else f"--format {format}"
         raise ConfigError(

@@ -41,6 +41,16 @@ def is_chats(file: Path) -> bool:
     return isinstance(row, Mapping) and _messages(row) is not None
 
 
+def _begins(file: Path) -> str:
+    """Return what a file begins with, for the message that it holds nothing of ours."""
+    try:
+        return f", but {next(_rows(file))[1]!r:.60}" if file.is_file() else ""
+    except StopIteration:
+        return ", it is empty"
+    except (OSError, ValueError, RecursionError) as error:
+        return f" ({error})"
+
+
 def read_chats(file: Path) -> Iterator[Trajectory]:
     """Yield the conversations of a file.
 
@@ -186,8 +196,8 @@ def episodes(run: Path) -> Iterator[tuple[str, Trajectory]]:
         return
     if not files:
         raise ConfigError(
-            f"{run}: no trajectories in here; wanted the folder of 'turngym train' or "
-            "'turngym eval --out', a file of trajectories, or of conversations"
+            f"{run}: no trajectories in here{_begins(run)}; wanted the folder of 'turngym train' "
+            "or 'turngym eval --out', a file of trajectories, or of conversations"
         )
     for file in files:
         label = str(file.relative_to(root).with_suffix(""))

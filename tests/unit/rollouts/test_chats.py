@@ -162,8 +162,10 @@ def test_parquet_as_data_sets_have_it(tmp_path: Path) -> None:
     assert found[0].turns[0].action == said("go south")
     assert found[2].turns[0].action == said("", ToolCall(name="look", arguments={"at": "map"}))
     (folder / "train-00000-of-00001.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(ConfigError, match="no trajectories in here"):
+    with pytest.raises(ConfigError, match="no trajectories in here; wanted"):
         [*episodes(tmp_path / "set")]
+    with pytest.raises(ConfigError, match=r"in here \(.*[Pp]arquet"):
+        [*episodes(folder / "train-00000-of-00001.parquet")]
 
 
 def test_our_own_data_set_comes_back(tmp_path: Path) -> None:
