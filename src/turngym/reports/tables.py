@@ -134,7 +134,7 @@ def markdown(ranking: Ranking, *, image: str | None = None) -> str:
     lines += ["", "Settings, where they are not the same for all:", ""]
     lines += [f"- {s.algo}: {_settings(s)}" for s in ranking.entries]
     if broken := sum(s.faults for s in ranking.entries):
-        lines += ["", f"{amount(broken, 'episode')} broke and were left out."]
+        lines += ["", f"Left out, because of a fault: {amount(broken, 'episode')}."]
     if image is not None:
         lines += ["", f"![Success against episodes and tokens in {ranking.env}]({image})"]
     lines += ["", NOTES.format(level=f"{100 * first.reach.level:.1f} %")]

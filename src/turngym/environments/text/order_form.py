@@ -173,10 +173,11 @@ class OrderFormEnv(TextGame):
 
     def _write(self, values: list[str]) -> Outcome:
         s = self.state
-        written = {_DETAIL_OF.get(value, ""): value for value in values}
-        if not written or (strange := [v for d, v in written.items() if d not in self._asks]):
-            problem = f"there is no {strange[0][:30]!r}." if values else "nothing to write."
+        strange = [value for value in values if _DETAIL_OF.get(value) not in self._asks]
+        if strange or not values:
+            problem = f"there is no {strange[0][:30]!r}." if strange else "nothing to write."
             return Outcome(text=problem, invalid_action=problem)
+        written = {_DETAIL_OF[value]: value for value in values}
         if wrong := [detail for detail in written if detail not in s.wishes]:
             return Outcome(text=f"a {s.good} has no {wrong[0]}.")
         self.state = replace(s, form=s.form | written)
