@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
@@ -309,10 +310,10 @@ def find(name: str) -> EnvEntry:
     if own is not None:
         _entries[own.id] = own
         return own
-    if name.endswith("/*"):
+    if "*" in name:
         raise ConfigError(
-            f"{name!r} is a family; here one environment is wanted, and "
-            f"'turngym envs {name.removesuffix('/*')}' lists them"
+            f"{name!r} may be several; here one environment is wanted, and "
+            f"\"turngym envs '{name}'\" lists them"
         )
     known = _entries if re.search(r"-v\d+$", name) else by_short
     hint = " ".join([f"Wanted {FORMS}; see 'turngym envs'.", *_broken])
@@ -353,23 +354,25 @@ def loaded(sources: Sequence[str]) -> Iterator[None]:
 
 
 def match(pattern: str) -> list[EnvEntry]:
-    """Return the environments that ``pattern`` names: one name, or ``<family>/*``.
+    """Return the environments that ``pattern`` names: one name, or short names with ``*``.
 
-    Of several names for one and the same environment, a family has the shortest only.
+    Of several names for one and the same environment, only the first is returned.
 
     Raises:
-        ConfigError: There is no such family.
+        ConfigError: No environment is called so.
     """
-    if not pattern.endswith("/*"):
+    if "*" not in pattern:
         return [find(pattern)]
-    family = pattern.removesuffix("/*")
     found: dict[str, EnvEntry] = {}
     for entry in entries():
-        if entry.family == family:
+        if fnmatchcase(entry.short_name, pattern.lower()):
             found.setdefault(repr((entry.entry_point, entry.kwargs, entry.max_turns)), entry)
-    if not found:
-        raise unknown_name("family", family, {entry.family for entry in entries()})
-    return [*found.values()]
+    if found:
+        return [*found.values()]
+    family, families = pattern.split("/")[0], {entry.family for entry in entries()}
+    if family not in families:
+        raise unknown_name("family", family, families)
+    raise ConfigError(f"no environment is called {pattern!r}; 'turngym envs {family}' lists them")
 
 
 def discover() -> None:

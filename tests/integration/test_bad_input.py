@@ -151,7 +151,8 @@ def test_an_unknown_family_names_the_nearest(capsys: Captured) -> None:
 @pytest.mark.parametrize("command", [["play"], ["check", "env"], ["tasks", "list"]])
 def test_a_family_where_one_environment_is_wanted(capsys: Captured, command: list[str]) -> None:
     assert complaint(capsys, *command, "text/*") == (
-        "'text/*' is a family; here one environment is wanted, and 'turngym envs text' lists them"
+        "'text/*' may be several; here one environment is wanted, and "
+        "\"turngym envs 'text/*'\" lists them"
     )
 
 

@@ -135,6 +135,11 @@ def test_a_family_pattern_names_each_environment_once(empty):
     empty.register_entry(entry(id="lab/Ab-hard-v0", kwargs={"difficulty": "hard"}))
     assert [found.id for found in empty.match("lab/*")] == ["lab/Ab-v0", "lab/Ab-hard-v0"]
     assert [found.id for found in empty.match("lab/ab-easy")] == ["lab/Ab-easy-v0"]
+    assert [found.id for found in empty.match("Lab/Ab-h*")] == ["lab/Ab-hard-v0"]
+    with pytest.raises(
+        ConfigError, match="no environment is called 'lab/c\\*'; 'turngym envs lab'"
+    ):
+        empty.match("lab/c*")
 
 
 def test_an_unknown_family_proposes_the_nearest(empty):

@@ -253,7 +253,9 @@ def _soundness_table(reports: Sequence[CheckReport]) -> str:
 def envs(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="FAMILY|ENV", help="A family, or one environment in full."),
+        typer.Argument(
+            metavar="FAMILY|ENV", help="A family, FAMILY/NAME-*, or one environment in full."
+        ),
     ] = None,
     family: Annotated[str | None, typer.Option(help="A family, as the argument.")] = None,
     as_json: Json = False,

@@ -81,7 +81,9 @@ def evaluate(
     envs: Annotated[
         list[str],
         typer.Argument(
-            metavar="ENV", help=f"FAMILY/*, {registry.FORMS}.", autocompletion=complete_env
+            metavar="ENV",
+            help=f"FAMILY/*, FAMILY/NAME-*, {registry.FORMS}.",
+            autocompletion=complete_env,
         ),
     ],
     agent: Annotated[str, typer.Option(help=FORMS)],
@@ -115,7 +117,7 @@ def evaluate(
     """Play tasks 0..N-1 of each environment and print success and costs with 95 % intervals.
 
     Models take the likeliest token, unless the agent says otherwise: 'run:FOLDER temperature=1'.
-    Of FAMILY/*, environments that cannot run here are left out and listed.
+    Of names with *, environments that cannot run here are left out and listed.
     """
     entries, chosen = _entries(envs)
     plan = _Plan(
@@ -172,14 +174,14 @@ def _keep_tokenizer(policy: Policy, folder: Path) -> None:
 def _entries(names: list[str]) -> tuple[list[EnvEntry], set[str]]:
     """Return the environments that ``names`` match, and the ids of those that are no pattern.
 
-    What is named by itself must run; of a family (``text/*``), some may not.
+    What is named by itself must run; of several (``text/*``), some may not.
     """
     entries: dict[str, EnvEntry] = {}
     chosen: set[str] = set()
     for name in names:
         found = registry.match(name)
         entries |= {entry.id: entry for entry in found}
-        if not name.endswith("/*"):
+        if "*" not in name:
             chosen.add(found[0].id)
             found[0].require()
         elif all(entry.missing() for entry in found):
