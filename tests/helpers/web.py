@@ -55,6 +55,11 @@ PAGES = {
     "/progress": """<label>Upload <progress value=30 max=120></progress></label>
         <progress title=Waiting></progress><label>Disk <meter value=6 max=8></meter></label>
         <div role=progressbar aria-label=Steps aria-valuenow=3></div>""",
+    "/styled": """<label><input type=checkbox hidden> Terms, <a href=/plain>read them</a></label>
+        <p><input type=radio name=size hidden id=s><label for=s>Small</label></p>
+        <div role=slider tabindex=0 aria-label=Volume aria-valuenow=5>&bull;</div>
+        <select aria-label=Colour><option>red<option disabled>grey</select>
+        <div inert><button>Behind</button></div>""",
     "/live": """<p id=news>none</p><script>
         const socket = new WebSocket("ws://live.test/news")
         socket.onopen = () => socket.send("any?")

@@ -148,7 +148,7 @@ async def test_what_a_group_disables_is_said_and_refused(start):
     assert "disabled" in code.states
     assert "cannot be changed" in ((await do(env, "type NAME other", "Code"))[1] or "")
     text, refused = await do(env, "select NAME gone", "Group")
-    assert "cannot be changed" in (refused or "")
+    assert "cannot be chosen" in (refused or "")
     assert "select \"Group\" = 'here'" in text
 
 

@@ -304,6 +304,24 @@ async def test_how_far_something_is_is_shown(open_page):
         assert line in text
 
 
+async def test_fields_that_a_page_shows_in_its_own_style_are_known_and_used(open_page):
+    env, text = await open_page("/styled")
+    assert text.splitlines()[2:] == [
+        '[1] checkbox "Terms, read them"',
+        '  [2] link "read them"',
+        '[3] radio "Small"',
+        "[4] slider \"Volume\" = '5'",
+        "[5] select \"Colour\" = 'red' of red | grey",
+        '[6] button "Behind" disabled',
+    ]
+    for number in (1, 3):
+        text, _ = await say(env, f"click {number}")
+    assert '[1] checkbox "Terms, read them" checked' in text
+    assert '[3] radio "Small" checked' in text
+    _, info = await say(env, "select 5 grey")
+    assert info["invalid_action"] == "That option of [5] cannot be chosen."
+
+
 async def test_a_page_may_speak_with_its_own_sites_by_web_socket(open_page):
     async def serve(reader, writer):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()

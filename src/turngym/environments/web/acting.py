@@ -378,6 +378,7 @@ def _problem(mark: int, kind: str) -> str:
         "gone": f"Element [{mark}] is gone; the page has changed.",
         "hidden": f"Element [{mark}] is not visible.",
         "disabled": f"Element [{mark}] cannot be changed.",
+        "option disabled": f"That option of [{mark}] cannot be chosen.",
         "no field": f"Nothing can be typed into [{mark}].",
         "no list": f"[{mark}] is no list of options; click it instead.",
     }[kind]

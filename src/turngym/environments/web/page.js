@@ -85,6 +85,10 @@
   };
   const isFileField = (element) => element && element.tagName === "INPUT" && element.type === "file";
 
+  // The field that a label stands for, where pages show the label instead of the field.
+  const standInFor = (element) => element.tagName === "LABEL" && element.control && !isVisible(element.control) &&
+    /^(file|checkbox|radio)$/.test(element.control.type) ? element.control : null;
+
   // The field of files that an element is, or stands for where the field itself is not shown.
   const fileFieldOf = (element) => {
     if (isFileField(element)) return element;
@@ -113,7 +117,7 @@
       case "H1": case "H2": case "H3": case "H4": case "H5": case "H6": return "heading";
       case "LI": return "item";
       case "DIALOG": return "dialog";
-      case "LABEL": return isFileField(element.control) && !isVisible(element.control) ? "file" : "";
+      case "LABEL": return standInFor(element) ? INPUTS[element.control.type] : "";
       case "PROGRESS": return "progressbar";
       case "METER": return "meter";
       default: return element.isContentEditable && !(element.parentElement && element.parentElement.isContentEditable) ? "textbox" : "";
@@ -167,8 +171,8 @@
     }
     if (element.tagName === "PROGRESS") return element.position < 0 ? "" : `${Math.round(100 * element.position)} %`;
     if (element.tagName === "METER") return `${element.value} of ${element.max}`;
-    if (role === "textbox") return element.innerText.replace(/\n$/, "").slice(0, MAX_NAME);
-    return element.getAttribute("aria-valuetext") || element.getAttribute("aria-valuenow") || "";
+    const said = element.getAttribute("aria-valuetext") || element.getAttribute("aria-valuenow") || "";
+    return !said && role === "textbox" ? element.innerText.replace(/\n$/, "").slice(0, MAX_NAME) : said;
   };
 
   // What has the focus, in a frame or shadow tree too.
@@ -178,10 +182,10 @@
   };
 
   // By itself, or with the group that it is in.
-  const isOff = (element) => element.matches(":disabled");
+  const isOff = (element) => element.matches(":disabled, [inert], [inert] *");
 
-  const statesOf = (element) => {
-    const states = [];
+  const statesOf = (shown) => {
+    const states = [], element = standInFor(shown) || shown;
     if (element.checked || element.getAttribute("aria-checked") === "true") states.push("checked");
     if (isOff(element) || element.getAttribute("aria-disabled") === "true") states.push("disabled");
     if (element.readOnly) states.push("read-only");
@@ -304,7 +308,7 @@
         hint: name ? "" : hintOf(element), about: this.options.markText && !isField ? this.looks(element, name, isLeaf) : "",
       });
       if (!isSimple) this.descend(element, depth + 1, true);
-      else if (isLeaf && !isField) for (const child of element.querySelectorAll("input, select, textarea")) this.visit(child, depth + 1, true);
+      else if (isLeaf && !isField) for (const child of element.querySelectorAll(`input, select, textarea${element.tagName === "LABEL" ? ", a[href], button" : ""}`)) this.visit(child, depth + 1, true);
     }
 
     // The icon beside a name, the colour or picture of what has none.
@@ -606,7 +610,7 @@
       const option = options.find((one) => squeeze(one.label || one.text) === squeeze(wanted)) ||
         options.find((one) => same(one.label || one.text)) || options.find((one) => one.value === wanted);
       if (!option) return { problem: "no option", options: options.slice(0, 20).map((one) => short(one.label || one.text)) };
-      if (isOff(option)) return { problem: "disabled" };
+      if (isOff(option)) return { problem: "option disabled" };
       element.focus();
       option.selected = element.multiple ? !option.selected : true;
       element.dispatchEvent(new Event("input", { bubbles: true }));

@@ -370,11 +370,10 @@ def _pick(page: ExpertView, month: int, wanted: dict[str, Any]) -> Move:
 
 
 def _first_class(page: ExpertView) -> Move | None:
-    label = page.named("First", "text")
-    if label is None:
+    radio = page.named("First", "radio")
+    if radio is None:
         return click(page.named("More search options"))
-    before = page.elements[page.elements.index(label) - 1]
-    return None if "current" in before.hint else click(label)
+    return None if "checked" in radio.states else click(radio)
 
 
 def _field(page: ExpertView, begin: str) -> Element | None:
