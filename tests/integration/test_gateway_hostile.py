@@ -362,9 +362,7 @@ async def test_call_that_is_still_answered_at_the_end_is_noted() -> None:
         upstream_reply.may_end.set()
         await asking
         (trajectory,) = found.episodes.finished
-    assert trajectory.metadata["faults"] == [
-        "1 calls were still being answered when the episode ended"
-    ]
+    assert trajectory.metadata["faults"] == ["calls still being answered when the episode ended: 1"]
 
 
 # Bodies of every kind.

@@ -68,9 +68,7 @@ class _Plan:
         found = {name: value for name, value in asdict(self).items() if name != "concurrency"}
         agent = policy.policy if isinstance(policy, Versus) else policy
         found |= {"agent_sha256": agent_digest(self.agent, agent)}
-        if self.opponent == CHANCE:  # as it was before there were games of several
-            del found["opponent"]
-        elif isinstance(policy, Versus):
+        if isinstance(policy, Versus):
             found |= {"opponent_sha256": agent_digest(self.opponent, policy.opponent)}
         found |= {"envs": {entry.short_name: entry.id for entry in entries}}
         own = {entry.short_name: files_digest(entry.source) for entry in entries if entry.source}

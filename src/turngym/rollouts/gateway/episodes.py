@@ -423,9 +423,7 @@ class Episodes:
         self._open.pop(episode.name, None)
         self._by_key.pop(episode.key, None)
         if count := episode.num_open_calls:
-            episode.recorder.fault(
-                f"{count} calls were still being answered when the episode ended"
-            )
+            episode.recorder.fault(f"calls still being answered when the episode ended: {count}")
         notes = {"episode": episode.name, **(metadata or {})}
         if episode.hosted is not None and episode.hosted.options:
             notes["env_options"] = episode.hosted.options
