@@ -31,7 +31,7 @@ from turngym.errors import ConfigError, UnknownNameError
 from turngym.plugins import import_attribute, import_module
 from turngym.provenance import digest_of, source_digest
 from turngym.registry import EnvEntry, register, register_entry
-from turngym.tasks.harbor.problem import harbor_tasks
+from turngym.tasks.harbor.folders import harbor_tasks
 from turngym.tasks.pack import SUFFIX, read_pack
 from turngym.tasks.problem import Problem
 from turngym.tasks.questions import QuestionFile

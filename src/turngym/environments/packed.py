@@ -26,7 +26,8 @@ from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, unknown_name
 from turngym.provenance import VERSION
 from turngym.tasks.base import SPLITS, Split, Task
-from turngym.tasks.harbor.problem import HarborProblem, harbor_tasks
+from turngym.tasks.harbor.folders import harbor_tasks
+from turngym.tasks.harbor.problem import HarborProblem
 from turngym.tasks.pack import (
     SUFFIX,
     Files,
