@@ -41,15 +41,20 @@ def harbor_tasks(folder: Path, *, without_network: bool = False) -> ListedSet[Ha
     return ListedSet(name, problems, where=f"folder {str(folder)!r}", splits=splits)
 
 
+def task_folders(root: Path) -> list[Path]:
+    """Return ``root`` and the folders below it with a ``task.toml``; one inside a task is none."""
+    found = {file.parent for file in root.rglob("task.toml")}
+    return sorted(one for one in found if found.isdisjoint(one.parents))
+
+
 @lru_cache(maxsize=8)
 def _problems(
     root: Path, without_network: bool, _stamp: int
 ) -> tuple[tuple[str, HarborProblem], ...]:
     """Return id and problem of each folder; ``_stamp`` is another where they may be others."""
-    places = sorted(file.parent for file in root.rglob("task.toml"))
     return tuple(
         (str(one.relative_to(root)), HarborProblem(folder=one, without_network=without_network))
-        for one in places
+        for one in task_folders(root)
     )
 
 

@@ -198,12 +198,17 @@ class HarborProblem(FileProblem):
         """Files of ``tests/``, those of the step last, by their path in ``tests``.
 
         Raises:
-            ConfigError: ``test.sh`` is missing, or wants a network.
+            ConfigError: ``test.sh`` is missing, wants a network, or has Windows line ends.
         """
         places = dict.fromkeys([self.folder / "tests", self.place / "tests"])
         found = {path: data for place in places for path, data in _below(place).items()}
         if "test.sh" not in found:
             raise ConfigError(f"task folder {str(self.folder)!r}: tests/test.sh is missing")
+        if found["test.sh"].partition(b"\n")[0].endswith(b"\r"):
+            raise ConfigError(
+                f"{self.place / 'tests' / 'test.sh'}: has Windows line ends, with which it does "
+                "not start; save it with Unix ones"
+            )
         for path in (path for path in found if path.endswith(".sh")):
             if line := _AT_VERIFICATION.search(found[path].decode("utf-8", "replace")):
                 raise ConfigError(
