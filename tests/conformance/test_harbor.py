@@ -12,6 +12,7 @@ import turngym
 from turngym.environments.swe.tasksets import open_tasks
 from turngym.environments.terminal.env import HarborEnv
 from turngym.errors import ConfigError, TaskFault
+from turngym.tasks.harbor.folders import task_folders
 from turngym.tasks.harbor.problem import HarborProblem
 from turngym.tasks.harbor.schema import read_config
 from turngym.tasks.interop.harbor import export_harbor
@@ -354,6 +355,10 @@ async def test_our_own_projects_written_as_folders_are_played_too(tmp_path: Path
         ({"task_DOT_toml": "verifier = 3\n"}, r"task.toml: verifier: Input should be an object"),
         ({"task_DOT_toml": 'environment = "memory"\n'}, r"task.toml: environment: Input should be"),
         ({"task_DOT_toml": '[environment]\nmemory = "2.2.2G"\n'}, r"got '2.2.2G'"),
+        (
+            {"tests__test_DOT_sh": "#!/bin/bash\r\ntrue\r\n"},
+            r"tests/test.sh: has Windows line ends",
+        ),
         ({"environment__Dockerfile": "FROM node:20\n"}, r"Dockerfile, line 1: the image 'node:20'"),
         ({"environment__Dockerfile": "FROM debian\nWORKDIR /tmp\n"}, "asks: WORKDIR /tmp"),
         ({"environment__Dockerfile": "FROM debian\nWORKDIR /tmp/x\n"}, "asks: WORKDIR /tmp/x"),
@@ -424,6 +429,13 @@ def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(tmp_path: Pat
     (place / "environment" / "far").symlink_to(tmp_path)
     with pytest.raises(ConfigError, match=r"task folder .*: far leads out of it"):
         HarborProblem(folder=place)
+
+
+def test_a_task_toml_inside_a_task_is_one_of_its_files(tmp_path: Path):
+    for name in ("one", "two"):
+        write(tmp_path / name, tests__sample__task_DOT_toml=f"name = {name!r}\n")
+    assert task_folders(tmp_path) == [tmp_path / "one", tmp_path / "two"]
+    assert HarborEnv(folder=str(tmp_path / "one")).count("test") == 1
 
 
 def test_programs_may_be_named_where_they_are_not_run(tmp_path: Path):

@@ -84,6 +84,8 @@ ATTEMPTS = [
     ("load_table", "{expert}", 0.0),  # with columns of text
     ("restore_file", "git revert -n HEAD~1", 1.0),
     ("restore_file", "git revert --no-edit HEAD~1", 0.0),
+    ("new_branch", "{expert}; git commit -q --allow-empty -m 'and one more'", 1.0),
+    ("new_branch", "touch z; git add z; {expert}; rm z", 0.0),
     ("find_author", "git checkout -q HEAD~1; git checkout -q main; {expert}", 1.0),
 ]
 

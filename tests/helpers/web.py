@@ -17,6 +17,9 @@ HOST = "pages.test"
 QUICK = Settings(width=400, height=300, cap_ms=1_000)
 
 PAGES = {
+    "/slow-keys": """<!doctype html><title>Slow</title><input aria-label="Name"><script>
+        onkeydown = () => { const end = Date.now() + 350; while (Date.now() < end); }
+        </script>""",
     "/plain": """<title>Plain</title><h1>Hello</h1><button>One</button>
         <a href='/form'>to the form</a>""",
     "/form": """<title>Form</title><form action='/sent'>

@@ -396,6 +396,13 @@ async def test_an_answer_that_no_page_reads_is_not_waited_for(open_page):
         assert "busy" not in text
 
 
+@pytest.mark.slow
+async def test_a_page_that_is_slow_with_each_key_gets_the_whole_text(open_page):
+    env, _ = await open_page("/slow-keys")
+    text, _ = await say(env, f"type {mark(env, 'Name')} {'abcde' * 8}")  # 14 s in all
+    assert f"= '{'abcde' * 8}'" in text
+
+
 async def test_a_page_that_hangs_is_closed_and_the_episode_goes_on(open_page):
     env, _ = await open_page("/busy")
     text, _ = await say(env, "click 1")

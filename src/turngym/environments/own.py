@@ -31,7 +31,7 @@ from turngym.errors import ConfigError, UnknownNameError
 from turngym.plugins import import_attribute, import_module
 from turngym.provenance import digest_of, source_digest
 from turngym.registry import EnvEntry, register, register_entry
-from turngym.tasks.harbor.problem import harbor_tasks
+from turngym.tasks.harbor.folders import harbor_tasks, task_folders
 from turngym.tasks.pack import SUFFIX, read_pack
 from turngym.tasks.problem import Problem
 from turngym.tasks.questions import QuestionFile
@@ -198,7 +198,7 @@ def files_digest(source: str) -> str | None:
     if source.endswith(".toml"):
         files = [path, path.parent / load_config(QuestionFile, [path]).questions]
     elif path.is_dir():
-        tasks = [file.parent for file in sorted(path.rglob("task.toml"))]
+        tasks = task_folders(path)
         files = [task / part for task in tasks for part in _PARTS] or sorted(path.glob("*.json"))
     else:
         return source_digest(source)
@@ -209,7 +209,7 @@ def _tasks(name: str, path: Path) -> EnvEntry:
     """Return what plays the task folders, or ``swe/bugs`` with the tasks, at ``path``."""
     place = str(path.resolve())
     id = f"{_FAMILY}/{_stem(path, place)}-v0"
-    if path.is_dir() and next(path.rglob("task.toml"), None) is not None:
+    if path.is_dir() and task_folders(path):
         try:
             harbor_tasks(path, without_network=True)  # what is wrong is said now
         except ConfigError as error:

@@ -26,7 +26,8 @@ from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, unknown_name
 from turngym.provenance import VERSION
 from turngym.tasks.base import SPLITS, Split, Task
-from turngym.tasks.harbor.problem import HarborProblem, harbor_tasks
+from turngym.tasks.harbor.folders import harbor_tasks, task_folders
+from turngym.tasks.harbor.problem import HarborProblem
 from turngym.tasks.pack import (
     SUFFIX,
     Files,
@@ -152,10 +153,10 @@ class Packing:
         """
         found: dict[str, Path] = {}
         for target in map(Path, self.targets):
-            for file in sorted(target.rglob("task.toml")) if target.is_dir() else ():
-                name = _folder_name(file.parent)
-                if found.setdefault(name, file.parent) != file.parent:
-                    raise ConfigError(f"{file.parent}: {found[name]} has the same name")
+            for folder in task_folders(target):
+                name = _folder_name(folder)
+                if found.setdefault(name, folder) != folder:
+                    raise ConfigError(f"{folder}: {found[name]} has the same name")
         return found
 
     def made(self) -> tuple[PackManifest, dict[str, Files]]:

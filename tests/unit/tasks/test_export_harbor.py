@@ -13,7 +13,8 @@ import pytest
 from turngym.errors import ConfigError
 from turngym.tasks.base import SPLITS
 from turngym.tasks.check.form import check_form
-from turngym.tasks.harbor.problem import HarborProblem, harbor_tasks
+from turngym.tasks.harbor.folders import harbor_tasks
+from turngym.tasks.harbor.problem import HarborProblem
 from turngym.tasks.interop import harbor_judge
 from turngym.tasks.interop.harbor import export_harbor
 from turngym.tasks.problem import FileProblem, FileWorld
@@ -183,3 +184,20 @@ def test_a_folder_that_does_not_exist_is_named_in_one_line(tmp_path: Path) -> No
         harbor_tasks(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="holds no task; add one"):
         harbor_tasks(tmp_path)
+
+
+def test_environments_of_a_folder_share_what_was_read_until_it_changes(tmp_path, monkeypatch):
+    tasks = shell_tasks("files")
+    folder = export_harbor(tasks, tasks.task("test", 0), tmp_path)
+
+    def only():
+        (problem,) = harbor_tasks(tmp_path).problems.values()
+        return problem
+
+    first = only()
+    assert only() is first
+    (folder / "instruction.md").write_text("Another.", encoding="utf-8")
+    second = only()
+    assert (second is first, second.prompt) == (False, "Another.")
+    monkeypatch.setenv("TURNGYM_TEST", "x")  # task.toml may name it
+    assert only() is not second

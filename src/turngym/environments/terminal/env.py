@@ -20,7 +20,7 @@ from turngym.errors import TaskFault
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Task
-from turngym.tasks.harbor.problem import harbor_tasks
+from turngym.tasks.harbor.folders import harbor_tasks
 from turngym.tasks.problem import FileProblem, JudgeResult, Keep, judge, set_up
 from turngym.tasks.sets import TaskSet
 from turngym.tasks.shell import shell_tasks

@@ -124,6 +124,8 @@ def as_tool_call(name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, A
 
 _WAIT_S = 1.0
 _DRAG_STEPS = 20
+_PIECE_CHARS = 20
+"""Characters for which a page has the time of one answer; a slow one takes a long text, too."""
 _TYPED_CHARS = 120
 """Longer text is pasted instead of typed key by key."""
 
@@ -297,10 +299,10 @@ async def _type(
             if clear and not found["empty"]:
                 await within(keyboard.press("Delete"))
             typed, pasted = text[:_TYPED_CHARS], text[_TYPED_CHARS:]
-            if typed:
-                await within(keyboard.type(typed), 10.0)
+            for start in range(0, len(typed), _PIECE_CHARS):
+                await within(keyboard.type(typed[start : start + _PIECE_CHARS]))
             if pasted:
-                await within(keyboard.insert_text(pasted), 10.0)
+                await within(keyboard.insert_text(pasted))
         if is_last or not clear or not await _is_cut_short(session, mark, text):
             break
     if submit:

@@ -40,7 +40,6 @@ from turngym.tasks.harbor.schema import (
 )
 from turngym.tasks.problem import FileProblem, FileWorld, JudgeResult, Machine, Ran
 from turngym.tasks.scorers.programs import result_of, rewards_of
-from turngym.tasks.sets import ListedSet
 
 WORKSPACE = "/workspace"
 _ROOT = "/run/harbor"
@@ -199,12 +198,17 @@ class HarborProblem(FileProblem):
         """Files of ``tests/``, those of the step last, by their path in ``tests``.
 
         Raises:
-            ConfigError: ``test.sh`` is missing, or wants a network.
+            ConfigError: ``test.sh`` is missing, wants a network, or has Windows line ends.
         """
-        places = [self.folder / "tests", self.place / "tests"]
+        places = dict.fromkeys([self.folder / "tests", self.place / "tests"])
         found = {path: data for place in places for path, data in _below(place).items()}
         if "test.sh" not in found:
             raise ConfigError(f"task folder {str(self.folder)!r}: tests/test.sh is missing")
+        if found["test.sh"].partition(b"\n")[0].endswith(b"\r"):
+            raise ConfigError(
+                f"{self.place / 'tests' / 'test.sh'}: has Windows line ends, with which it does "
+                "not start; save it with Unix ones"
+            )
         for path in (path for path in found if path.endswith(".sh")):
             if line := _AT_VERIFICATION.search(found[path].decode("utf-8", "replace")):
                 raise ConfigError(
@@ -383,30 +387,6 @@ class HarborProblem(FileProblem):
             f"{exports}base64 -d <<'END' | tar -xzC /solution\n{packed}\nEND\n"
             "chmod +x /solution/solve.sh\n/solution/solve.sh"
         ]
-
-
-def harbor_tasks(folder: Path, *, without_network: bool = False) -> ListedSet[HarborProblem]:
-    """Return the tasks of ``folder``: itself, or every folder below it with a ``task.toml``.
-
-    Args:
-        folder: Where they are.
-        without_network: Play also those that want a network, which they do not get.
-
-    Raises:
-        ConfigError: There is no such folder, or one cannot be played here as it asks; the message
-            says by name what it asks.
-    """
-    root = folder.expanduser().resolve()
-    if not root.is_dir():
-        raise ConfigError(f"folder {str(folder)!r}: does not exist; give one with a task.toml")
-    places = sorted(file.parent for file in root.rglob("task.toml"))
-    problems = [
-        (str(one.relative_to(root)), HarborProblem(folder=one, without_network=without_network))
-        for one in places
-    ]
-    name = re.sub(r"[^\w.-]+", "-", root.name)
-    splits = {id: one.split for id, one in problems if one.split is not None}
-    return ListedSet(name, problems, where=f"folder {str(folder)!r}", splits=splits)
 
 
 def _links(recipes: Sequence[Recipe]) -> dict[str, str]:

@@ -71,9 +71,9 @@ def new_branch(rng: Random) -> EndState:
         prepare=_INIT + "git add . && git commit -q -m first",
         wanted={f"{name}.txt": f"{text}\n"},
         free=_HISTORY,
-        probe=f"{_GIT} branch --show-current; {_GIT} rev-list --count main..{branch}; "
+        probe=f"{_GIT} branch --show-current; {_GIT} diff --name-only main {branch}; "
         f"{_GIT} rev-list --count main; {_GIT} show {branch}:{name}.txt; {_GIT} status --porcelain",
-        expected=f"{branch}\n1\n1\n{text}",
+        expected=f"{branch}\n{name}.txt\n1\n{text}",
         solution=f"git checkout -q -b {branch}; echo {text} > {name}.txt; git add {name}.txt; "
         f"git commit -q -m 'add {name}'",
     )

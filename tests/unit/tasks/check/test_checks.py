@@ -10,11 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from turngym.check_report import Broken, NotRun
 from turngym.cli import check as command
 from turngym.environments.checks import task as playing
 from turngym.environments.checks.task import EnvSubject
+from turngym.environments.core.actions import Commands
+from turngym.environments.core.env import Outcome
 from turngym.environments.gym.face import as_gym
 from turngym.environments.gym.registration import make
+from turngym.environments.text.base import TextGame
 from turngym.environments.text.questions import QuestionEnv
 from turngym.tasks.check import check
 from turngym.tasks.check.checks import Settings, TaskChecks
@@ -103,3 +107,44 @@ def test_what_is_played_one_after_the_other_is_played_in_one_environment():
         for _ in range(3):
             with subject._env() as last:
                 assert last is one
+
+
+class Switch(TextGame):
+    name = "switch"
+    rules = "Press the switch as often as is asked, then say stop."
+    commands = Commands({"press": "press", "stop": "stop"})
+    presses = 1
+
+    def new_game(self, rng):
+        return {"number": int(rng.integers(1000)), "pressed": 0}
+
+    def view(self):
+        return f"switch {self.state['number']}"
+
+    def turn(self, action):
+        self.state["pressed"] += action.name == "press"
+        return Outcome(text="on", terminated=action.name == "stop")
+
+    def score(self):
+        return float(self.state["pressed"] > 0)
+
+    def expert_action(self):
+        return self.say("press" if self.state["pressed"] < self.presses else "stop")
+
+
+class Twice(Switch):
+    presses = 2
+
+
+def test_one_thing_that_is_done_and_handed_in_has_no_half():
+    for game in (Switch, Twice):
+        with closing(EnvSubject(lambda: as_gym(game()), "switch")) as subject:  # noqa: B023
+            checks = TaskChecks(subject, subject.task("test", 0))
+            checks.startup()
+            assert checks.expert()
+            if game is Switch:
+                with pytest.raises(NotRun, match="can be made worse"):
+                    checks.spoiled()
+            else:  # half of it is paid
+                with pytest.raises(Broken, match="half of what the expert does still wins"):
+                    checks.spoiled()
