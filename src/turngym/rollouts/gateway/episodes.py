@@ -424,7 +424,7 @@ class Episodes:
         self._by_key.pop(episode.key, None)
         if count := episode.num_open_calls:
             episode.recorder.fault(
-                f"{count} calls were still being answered when the episode ended"
+                f"calls that were still being answered when the episode ended: {count}"
             )
         notes = {"episode": episode.name, **(metadata or {})}
         if episode.hosted is not None and episode.hosted.options:
