@@ -222,6 +222,8 @@ class Fleet:
         processor on both sides, which on a busy machine is what an update takes.
         """
         is_known, patience_s = member.serves is not None, _SILENT_S
+        if member.child is not None and member.child.has_died:  # a request that failed came first
+            raise ReplicaError(await member.child.died())
         if member.child is not None and not member.child.is_running:
             if member.failures:
                 self.counts["engine/restarts"] += 1
