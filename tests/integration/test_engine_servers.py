@@ -27,7 +27,7 @@ from turngym.agents.engine.config import TinyModelConfig, VllmEngineConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import add_lora, build_tiny_model
 from turngym.agents.engine.protocol import Sampling
-from turngym.agents.engine.vllm import preflight
+from turngym.agents.engine.vllm import fleet, preflight
 from turngym.agents.engine.vllm import weights as handover
 from turngym.agents.engine.vllm.children import command
 from turngym.agents.engine.vllm.engine import VllmEngine
@@ -149,6 +149,37 @@ async def test_a_server_that_did_not_load_what_it_says_gets_no_requests(
         bad.append(made[0])
         with pytest.raises(EnginesLost, match="not, or not all, loaded"):
             await engine.publish(weights(2), 2)
+
+
+async def test_a_server_that_was_away_for_longer_than_the_patience_serves_again(
+    tmp_path: Path, open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large model takes longer to be loaded than one waits for the last server."""
+    away: list[str] = []
+    send = Replica._send
+
+    async def sent(self: Replica, method: str, path: str, *more: Any) -> Any:
+        if self.url in away:
+            raise ReplicaError("no route")
+        return await send(self, method, path, *more)
+
+    monkeypatch.setattr(Replica, "_send", sent)
+    monkeypatch.setattr(fleet, "_LOOK_S", 0.01)
+    async with (
+        asyncio.timeout(60),
+        servers.policy_server(tmp_path, context=CONTEXT) as (url, _),
+        servers.policy_server(tmp_path, context=CONTEXT) as (other, _),
+    ):
+        engine = await open_engine([url, other], patience_s=0.1)
+        while engine.metrics()["engine/serving"] < 2:
+            await asyncio.sleep(0.01)
+        away.append(other)
+        await engine.publish(weights(1), 1)
+        while engine.metrics()["engine/ejected"] < 5:
+            await asyncio.sleep(0.01)
+        away.clear()
+        while engine.metrics()["engine/serving"] < 2:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_server_that_serves_is_asked_for_an_update_and_no_more(

@@ -358,7 +358,8 @@ async def test_call_that_is_still_answered_at_the_end_is_noted() -> None:
         asking = asyncio.create_task(send(opened["base_url"], "/chat/completions", body))
         await upstream_reply.has_begun.wait()
         path = f"/episodes/{opened['episode']}/end"
-        assert (await send(found.url, path, {}, headers=OPERATOR))[0] == 200
+        status, ended = await send(found.url, path, {}, headers=OPERATOR)
+        assert (status, ended["turns"], ended["segments"]) == (200, 0, 0)
         upstream_reply.may_end.set()
         await asking
         (trajectory,) = found.episodes.finished

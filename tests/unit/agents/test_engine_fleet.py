@@ -14,7 +14,7 @@ import pytest
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.vllm import fleet
 from turngym.agents.engine.vllm.children import Child, cause
-from turngym.agents.engine.vllm.replica import Replica
+from turngym.agents.engine.vllm.replica import Replica, ReplicaError
 
 pytestmark = pytest.mark.extra("aiohttp")
 
@@ -56,6 +56,23 @@ async def test_what_a_server_said_that_never_served_is_kept(tmp_path: Path) -> N
     assert found is not None
     assert Path(found[1]).read_text() == "head of 12 channels\n"
     Path(found[1]).unlink()
+
+
+async def test_a_death_that_a_failed_request_was_quicker_to_notice_is_said_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = VllmEngineConfig.model_validate({"type": "vllm", "server": "turngym"})
+    child = Child([sys.executable, "-c", "raise SystemExit(3)"], {}, tmp_path / "engine.log")
+    await child.start()
+    await child.died()
+    member = fleet.Member(Replica("http://near:1", config), child=child, ever_served=True)
+    one = fleet.Fleet([member], config, lambda: ("", ""))
+    starts = list[Child]()
+    monkeypatch.setattr(Child, "start", starts.append)
+    with pytest.raises(ReplicaError, match="ended with code 3"):
+        await one._bring_up(member)
+    assert not starts
+    await one.close()
 
 
 def test_a_dead_server_is_named_with_its_first_error() -> None:

@@ -184,8 +184,8 @@ class VllmEngineConfig(StrictModel):
     start_timeout_s: float = Field(default=900.0, gt=0)
     """For a server to come up and load weights."""
     patience_s: float = Field(default=300.0, gt=0)
-    """How long a server may stay away before it is left out; without any, the run is saved and
-    ends with exit code 4."""
+    """How long all of ``urls`` may stay away before the run is saved and ends with exit code 4. One
+    that comes back serves again, however late."""
     restarts: int = Field(default=5, ge=0)
     """How often a server that was started here is started again within ten minutes."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -200,15 +201,12 @@ def read_metrics_of(run: Path) -> dict[str, dict[str, list[list[float]]]]:
 
 
 def read_about(run: Path) -> Json:
-    """Return what the run says of itself: settings, results, versions; as JSON values."""
+    """Return what runs in a folder say of themselves: settings, results, versions; by file."""
     about: Json = {}
     for name in ("evaluation.json", "summary.json", "config.json"):
-        files = _files(run, name)
-        if files:
-            try:
-                about[name] = json.loads(files[0].read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                continue
+        for file in _files(run, name):
+            with suppress(OSError, ValueError):
+                about[str(file.relative_to(run))] = json.loads(file.read_text(encoding="utf-8"))
     return about
 
 

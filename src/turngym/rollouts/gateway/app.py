@@ -384,7 +384,7 @@ class Gateway:
                 stop, error = StopReason.ERROR_REWARD, str(fault)
         episode.recorder.reward(body.reward)  # last: who asks again while it is judged pays once
         trajectory = await self._episodes.end(episode, stop, score=score, error=error)
-        segments = 1 + sum(turn.starts_segment for turn in trajectory.turns)
+        segments = sum(not n or turn.starts_segment for n, turn in enumerate(trajectory.turns))
         return json_response(
             {
                 "episode": episode.name,

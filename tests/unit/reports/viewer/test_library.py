@@ -126,6 +126,13 @@ def test_about_is_what_the_run_says_and_a_broken_file_says_nothing(run: Path):
     assert read_about(run) == {"config.json": {"seed": 3}}
 
 
+def test_about_names_the_run_that_says_it(run: Path):
+    for n in range(2):
+        (run / f"run-{n}").mkdir()
+        (run / f"run-{n}" / "config.json").write_text(f'{{"seed": {n}}}')
+    assert read_about(run) == {f"run-{n}/config.json": {"seed": n} for n in range(2)}
+
+
 def test_a_trace_becomes_lanes(tmp_path: Path):
     file = tmp_path / "timeline.json"
     for content in (trace(), {"traceEvents": trace()}):

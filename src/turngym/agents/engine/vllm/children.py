@@ -146,6 +146,11 @@ class Child:
         """Whether the process lives."""
         return self._process is not None and self._process.returncode is None
 
+    @property
+    def has_died(self) -> bool:
+        """Whether the process ended, and not by ``end``."""
+        return self._process is not None and not self.is_running
+
     async def start(self) -> None:
         """Start it; what is left of an earlier one is ended first.
 
@@ -298,6 +303,11 @@ class RayChild:
     def is_running(self) -> bool:
         """Whether the server lives, as far as is known."""
         return self._end is not None and not self._end.done()
+
+    @property
+    def has_died(self) -> bool:
+        """Whether the server ended, and not by ``end``."""
+        return self._end is not None and self._end.done()
 
     async def start(self) -> None:
         """Start it on a node that has room; what is left of an earlier one is ended first.

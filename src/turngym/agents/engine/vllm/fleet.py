@@ -206,7 +206,7 @@ class Fleet:
     # What tends one server.
 
     async def _tend(self, member: Member) -> None:
-        while not member.is_left_out:
+        while member.child is None or not member.is_left_out:  # others may start theirs again
             try:
                 if member.serves is not self._newest:
                     async with asyncio.timeout(self._config.start_timeout_s):
@@ -222,6 +222,8 @@ class Fleet:
         processor on both sides, which on a busy machine is what an update takes.
         """
         is_known, patience_s = member.serves is not None, _SILENT_S
+        if member.child is not None and member.child.has_died:  # a request that failed came first
+            raise ReplicaError(await member.child.died())
         if member.child is not None and not member.child.is_running:
             if member.failures:
                 self.counts["engine/restarts"] += 1
@@ -244,7 +246,7 @@ class Fleet:
             self.counts["engine/reloads"] += 1
             logger.warning("engine %s: %s; loading again", member.replica.url, what)
         member.serves, member.cause, member.last_seen = new, "", time.monotonic()
-        member.ever_served = True
+        member.ever_served, member.is_left_out = True, False
         self._wake()
 
     def _measured(self, gap: float, before: float) -> str:
@@ -330,6 +332,10 @@ class Fleet:
         else:
             most = self._config.restarts if member.ever_served else 0
             member.is_left_out = len(member.failures) > most
+            if member.is_left_out and most:
+                logger.warning(
+                    "engine %s: is not started again (engine.restarts)", member.replica.url
+                )
         self._wake()
-        if not member.is_left_out:
+        if member.child is None or not member.is_left_out:
             await asyncio.sleep(min(_LONGEST_WAIT_S, _LOOK_S * 2.0 ** len(member.failures)))

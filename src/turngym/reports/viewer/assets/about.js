@@ -2,10 +2,9 @@
 
 function aboutView(about) {
   const page = h('div', { class: 'page' });
-  const evaluation = about['evaluation.json'];
-  if (evaluation && evaluation.results) page.append(h('h2', {}, 'Results'), resultsTable(evaluation.results));
   for (const [file, content] of Object.entries(about)) {
-    page.append(h('h2', {}, file), pairsTable(flat(file === 'evaluation.json' ? { ...content, results: undefined } : content)));
+    const results = file.endsWith('evaluation.json') && content.results;
+    page.append(h('h2', {}, file), ...(results ? [resultsTable(results)] : []), pairsTable(flat(results ? { ...content, results: undefined } : content)));
   }
   if (!page.childNodes.length) page.append(h('p', { class: 'empty' }, 'The run says nothing of itself.'));
   return page;
