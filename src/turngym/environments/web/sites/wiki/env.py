@@ -53,6 +53,11 @@ def _action(name: str) -> Stage:
     return press(name, "link", after=_ACTIONS)
 
 
+def _marked(name: str) -> list[Stage]:
+    """Watch a page or not; one clicked before its script was ready asks whether it is meant."""
+    return [_action(name), press("OK", "button")]
+
+
 def _write(text: str) -> Stage:
     return lambda page: fill(page.named(_EDITOR, "textbox"), text.replace("\n", "\\n"))
 
@@ -224,7 +229,7 @@ def _watch_another(data: Data, rng: Random) -> tuple[str, list[Stage]]:
     title = _watching(data, rng, is_watched=False)["title"]
     for space in (_MAIN, _TALK):
         data.add("watched", user=ME, space=space, title=title)
-    return title, [_look_up(title), _action("watch")]
+    return title, [_look_up(title), *_marked("watch")]
 
 
 def _watch(data: Data, rng: Random) -> Made:
@@ -239,7 +244,7 @@ def _unwatch(data: Data, rng: Random) -> Made:
         f'Take the page "{row["title"]}" off your watchlist, and add the line "{line}" at its end.'
     )
     look, *edit = _edit(row, f"{row['text']}\n{line}")
-    return goal, [look, _action("unwatch"), *edit]
+    return goal, [look, *_marked("unwatch"), *edit]
 
 
 def _undo(data: Data, rng: Random) -> Made:
