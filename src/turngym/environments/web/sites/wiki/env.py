@@ -53,8 +53,8 @@ def _action(name: str) -> Stage:
     return press(name, "link", after=_ACTIONS)
 
 
-def _marked(name: str) -> list[Stage]:
-    """Watch a page or not; one clicked before its script was ready asks whether it is meant."""
+def _confirmed(name: str) -> list[Stage]:
+    """Click an action; before its script is ready the wiki asks on a page whether it is meant."""
     return [_action(name), press("OK", "button")]
 
 
@@ -229,7 +229,7 @@ def _watch_another(data: Data, rng: Random) -> tuple[str, list[Stage]]:
     title = _watching(data, rng, is_watched=False)["title"]
     for space in (_MAIN, _TALK):
         data.add("watched", user=ME, space=space, title=title)
-    return title, [_look_up(title), *_marked("watch")]
+    return title, [_look_up(title), *_confirmed("watch")]
 
 
 def _watch(data: Data, rng: Random) -> Made:
@@ -244,7 +244,7 @@ def _unwatch(data: Data, rng: Random) -> Made:
         f'Take the page "{row["title"]}" off your watchlist, and add the line "{line}" at its end.'
     )
     look, *edit = _edit(row, f"{row['text']}\n{line}")
-    return goal, [look, *_marked("unwatch"), *edit]
+    return goal, [look, *_confirmed("unwatch"), *edit]
 
 
 def _undo(data: Data, rng: Random) -> Made:
