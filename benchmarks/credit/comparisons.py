@@ -449,6 +449,14 @@ COMPARISONS = {
         seeds=5,
         again="long",
     ),
+    "orders-again": Comparison(
+        config="credit_order",
+        episodes=1280,
+        algos=("grpo", "infopo"),
+        first_seed=11,
+        seeds=10,
+        again="orders",
+    ),
     # How wide groups should be at equal episodes (the question of BroRL).
     "width": Comparison(
         config="credit_ablations",
