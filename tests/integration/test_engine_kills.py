@@ -74,7 +74,9 @@ def test_killed_servers_cost_no_episode_and_no_token(
     rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "train/tokens" in row]
     assert killer.killed == KILLS
     # Where updates are fast the last row is written before the first kill is noticed.
-    assert any(re.search(NOTICED, record.getMessage()) for record in caplog.records)
+    said = [record.getMessage() for record in caplog.records]
+    assert any(re.search(NOTICED, text) for text in said)
+    assert sum(bool(re.search(r"starts, .*engine-[01]\.log$", text)) for text in said) >= 2
     assert result.updates == len(rows) == KILLS + 1
     assert result.faults == 0
     assert sum(row["rollout/unscored"] for row in rows) == 0

@@ -177,6 +177,9 @@ async def test_what_lies_above_an_element_gets_the_click_and_is_told(open_page):
     text, info = await say(env, "click 1")
     assert "Note: [1] is covered by" in text
     assert "invalid_action" not in info
+    text, info = await say(env, "click 99")
+    assert "invalid_action" in info
+    assert "is covered by" not in text  # that was the turn before
 
 
 async def test_an_element_of_which_only_the_rim_shows_is_clicked_there(open_page):

@@ -6,7 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypedDict
 
 from turngym.environments.core.actions import Action, ActionStyle, InvalidAction, in_style
@@ -289,7 +289,8 @@ class WebEnv(ScreenEnv):
                 problem = await act(self.session, action)
             if problem is None and (end := await self.judge(action)) is not None:
                 return end
-            if problem is not None:
+            if problem is not None:  # what the page did before this action is not news again
+                self.episode.view, self.episode.page = replace(self.view, notes=()), None
                 return Outcome(text=f"{problem}\n{self.page()}", invalid_action=problem)
             await self._look()
             # A page may take until now to show that the goal is reached.

@@ -137,7 +137,7 @@ class Child:
     """
 
     def __init__(self, line: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        self._line, self._log = line, log
+        self._line, self.log = line, log
         self._environment = {**os.environ, **environment, "TURNGYM_RUN": str(os.getpid())}
         self._process: asyncio.subprocess.Process | None = None
 
@@ -159,7 +159,7 @@ class Child:
         """
         await self.end()
         try:
-            with self._log.open("ab") as log:
+            with self.log.open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
                     *self._line,
                     stdin=asyncio.subprocess.DEVNULL,
@@ -179,15 +179,15 @@ class Child:
         code = await self._process.wait()
         if code < 0:
             return f"was ended by {signal.Signals(-code).name}"
-        return f"ended with code {code}: {cause(self._log.read_text(errors='replace'))}"
+        return f"ended with code {code}: {cause(self.log.read_text(errors='replace'))}"
 
     async def give_up(self, why: str) -> str:
         """End it after a failure, and return ``why`` with the place of a copy of its output."""
         await self.end()
         # The run's folder in memory goes with the run.
-        log = Path(tempfile.gettempdir()) / f"turngym-{os.getpid()}-{self._log.name}"
+        log = Path(tempfile.gettempdir()) / f"turngym-{os.getpid()}-{self.log.name}"
         try:
-            shutil.copyfile(self._log, log)
+            shutil.copyfile(self.log, log)
         except OSError:
             return why
         return f"{why} (see {log})"
@@ -295,7 +295,7 @@ class RayChild:
     ) -> None:
         self._ray = nodes.connect(SETTING)
         self._replica, self._config = replica, config
-        self._model, self._context, self._log = model, context, log
+        self._model, self._context, self.log = model, context, log
         self._actor: Any = None
         self._end: asyncio.Future[str] | None = None
 
@@ -324,11 +324,9 @@ class RayChild:
             .remote()
         )
         try:
-            url = await self._actor.start.remote(
-                self._config, self._model, self._context, self._log
-            )
+            url = await self._actor.start.remote(self._config, self._model, self._context, self.log)
         except self._ray.exceptions.RayError as error:
-            raise ReplicaError(f"{self._log}: {_cause(error)}") from error
+            raise ReplicaError(f"{self.log}: {_cause(error)}") from error
         await self._replica.move(url)
         self._end = asyncio.ensure_future(self._until_death())
 
@@ -345,7 +343,7 @@ class RayChild:
     async def give_up(self, why: str) -> str:
         """End it after a failure, and return ``why`` with the place of its output."""
         await self.end()
-        return f"{why} (see {self._model.parent / self._log})"
+        return f"{why} (see {self._model.parent / self.log})"
 
     async def end(self) -> None:
         """End it and all that it started. Safe to call twice."""

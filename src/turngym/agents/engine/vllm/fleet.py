@@ -229,6 +229,8 @@ class Fleet:
                 self.counts["engine/restarts"] += 1
             member.disconnect()
             await member.child.start()
+            text = "engine %s: starts, which can take minutes; its output goes to %s"
+            logger.warning(text, member.replica.url, member.child.log)
             is_known, patience_s = False, self._config.start_timeout_s
         if not is_known:
             found = await self._until_alive(member, patience_s)
