@@ -173,7 +173,8 @@ def _settings(entry: RankingEntry) -> str:
     """Return the preset, what the algorithm had of its own, and in what else it differs."""
     parts = [f"preset `{entry.preset}`"] if entry.preset != entry.algo else []
     parts += [f"`{' '.join(entry.settings)}`"] if entry.settings else []
-    parts += [f"of its preset `{' '.join(entry.other_settings)}`"] if entry.other_settings else []
+    others = " ".join(entry.other_settings)
+    parts += [f"from its preset or the recipe `{others}`"] if others else []
     return ", ".join(parts) or "as its preset"
 
 
