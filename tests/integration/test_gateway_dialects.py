@@ -291,6 +291,23 @@ async def test_a_conversation_is_kept_where_a_request_may_go_on_from_it(
         assert [*episode.responses.values()] == ([rows] if is_kept else [])
 
 
+async def test_a_question_for_the_length_of_a_conversation_opens_no_episode() -> None:
+    said, tools = "x" * 400, [{"name": "go", "input_schema": {"type": "object"}}]
+    counts = []
+    async with fake_server(answer("x")) as upstream, gateway(upstream.url) as found:
+        for more in ({}, {"system": said}, {"tools": tools}):
+            body = {"model": "m", "messages": [{"role": "user", "content": [text(said)]}], **more}
+            status, answered = await send(found.url, "/v1/messages/count_tokens", body)
+            assert status == 200, answered
+            counts.append(answered["input_tokens"])
+        assert "default" not in found.episodes._open
+        status, _ = await send(found.url, "/v1/messages/count_tokens", {"messages": "hi"})
+    assert status == 400
+    assert counts[:2] == [100, 200]
+    assert counts[2] > counts[0]
+    assert not upstream.bodies
+
+
 async def test_the_model_reads_the_letters_of_its_calls_as_it_wrote_them() -> None:
     use = {"type": "tool_use", "id": "a", "name": "look", "input": {"input": "Zoë"}}
     custom = {"type": "custom_tool_call", "call_id": "a", "name": "look", "input": "Zoë"}

@@ -422,6 +422,7 @@ tools = [{"name": "go", "description": "Walk.", "input_schema": {"type": "object
 said, base = [row("hello")], os.environ["ANTHROPIC_BASE_URL"]
 while True:
     body = {"model": "any", "max_tokens": 9, "system": "be quick", "messages": said, "tools": tools}
+    assert post("/v1/messages/count_tokens", body, base)["input_tokens"] > 0
     answer = post("/v1/messages", body, base)
     said.append(row(answer["content"], "assistant"))
     calls = [one["id"] for one in answer["content"] if one["type"] == "tool_use"]

@@ -6,10 +6,10 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turngym.agents.remote.wire import text_of, thought_in, usage_of
-from turngym.agents.serving.http import Json
+from turngym.agents.serving.http import Json, json_object, json_response
 from turngym.rollouts.gateway.bodies import check_messages
 from turngym.rollouts.gateway.chat_rows import (
     add_row,
@@ -20,6 +20,12 @@ from turngym.rollouts.gateway.chat_rows import (
     thoughts_of,
 )
 
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+CHARS_PER_TOKEN = 4
+"""Of estimates, where nothing says how many tokens a text is."""
 _PASSED_ON = ("model", "max_tokens", "temperature", "top_p", "stream")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _STOPS = {"length": "max_tokens", "tool_calls": "tool_use"}
@@ -55,6 +61,21 @@ def chat_request(body: Mapping[str, Any]) -> Json:
         if choice.get("disable_parallel_tool_use"):
             request["parallel_tool_calls"] = False
     return request
+
+
+async def count_tokens(request: Request) -> Response:
+    """Answer ``POST /v1/messages/count_tokens`` with an estimate: no tokenizer is here.
+
+    Raises:
+        BadRequest: It is no Messages request.
+    """
+    asked = chat_request(json_object(await request.body()))
+    rows, tools = asked["messages"], asked.get("tools") or ()
+    texts = [text_of(row["content"]) for row in rows]
+    texts += map(
+        json.dumps, [*tools, *(call for row in rows for call in row.get("tool_calls", ()))]
+    )
+    return json_response({"input_tokens": sum(map(len, texts)) // CHARS_PER_TOKEN})
 
 
 def _tool(tool: Mapping[str, Any]) -> Json | None:

@@ -119,6 +119,7 @@ class Gateway:
                 ("POST", f"{prefix}/v1/chat/completions", self._chat),
                 ("POST", f"{prefix}/v1/responses", self._responses),
                 ("POST", f"{prefix}/v1/messages", self._messages),
+                ("POST", f"{prefix}/v1/messages/count_tokens", anthropic.count_tokens),
             ]
         tools, others = None, []
         if self._serves_tools:

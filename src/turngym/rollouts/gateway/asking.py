@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 Writer = ResponseWriter | anthropic.MessageWriter
-_CHARS_PER_TOKEN = 4
 _OVER = "the episode is over"
 _MODEL = {"id": "policy", "object": "model", "created": 0, "owned_by": "turngym"}
 
@@ -311,6 +310,7 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
     return _app([
         ("GET", "v1/models", models), ("GET", "task", task), ("POST", "v1/chat/completions", chat),
         ("POST", "v1/responses", responses), ("POST", "v1/messages", messages),
+        ("POST", "v1/messages/count_tokens", anthropic.count_tokens),
         ("POST", "act", act), ("POST", "end", end),
     ], find, call)  # fmt: skip
 
@@ -368,8 +368,8 @@ def _completion(model: str, messages: Sequence[Message], answer: Message) -> Jso
     if answer.tool_calls:
         row["tool_calls"] = tool_call_rows(name, answer.tool_calls)
     finish = "tool_calls" if answer.tool_calls else "stop"
-    read = sum(len(message.content) for message in messages) // _CHARS_PER_TOKEN
-    said = len(answer.content) // _CHARS_PER_TOKEN
+    read = sum(len(message.content) for message in messages) // anthropic.CHARS_PER_TOKEN
+    said = len(answer.content) // anthropic.CHARS_PER_TOKEN
     usage = {"prompt_tokens": read, "completion_tokens": said, "total_tokens": read + said}
     return {
         "id": f"chatcmpl-{name}",
