@@ -74,6 +74,12 @@ BUILD = 'mkdir -p out; for f in src/*.in; do o=out/$(basename "$f" .in).out; '
 BUILD += '[ -e "$o" ] || tr a-z A-Z < "$f" > "$o"; done'
 SERVE = "exec python3 -m http.server {port} --bind 127.0.0.1 --directory app"
 SQL = "{{expert}}; python3 -c \"import sqlite3; sqlite3.connect('shop.db').execute('{}')\""
+UNTYPED = """python3 -c "import csv, sqlite3
+c = sqlite3.connect('scores.db')
+c.execute('CREATE TABLE score (name, score)')
+rows = list(csv.reader(open('scores.csv')))[1:]
+c.executemany('INSERT INTO score VALUES (?, ?)', [(n, int(s)) for n, s in rows])
+c.commit()\""""
 ATTEMPTS = [
     ("repair_rows", SQL.format("VACUUM"), 1.0),
     ("repair_rows", SQL.format("CREATE TABLE old AS SELECT * FROM orders"), 0.0),
@@ -82,11 +88,27 @@ ATTEMPTS = [
     ("write_service", f"mkdir app; echo {{text}} > app/{{path}}; echo '{SERVE}' > start.sh", 0.0),
     ("makefile", f"cat > build.sh <<'SH'\n{BUILD}\nSH", 0.0),  # what is older stays, too
     ("load_table", "{expert}", 0.0),  # with columns of text
+    ("load_table", UNTYPED, 0.0),
+    ("load_table", UNTYPED.replace("(name, score)", "(name text, score integer)"), 1.0),
     ("restore_file", "git revert -n HEAD~1", 1.0),
     ("restore_file", "git revert --no-edit HEAD~1", 0.0),
     ("new_branch", "{expert}; git commit -q --allow-empty -m 'and one more'", 1.0),
     ("new_branch", "touch z; git add z; {expert}; rm z", 0.0),
     ("find_author", "git checkout -q HEAD~1; git checkout -q main; {expert}", 1.0),
+    ("find_author", "{expert}; git reset -q --soft HEAD~1; git commit -q -m other", 0.0),
+    ("tag_release", "{expert}; git branch $(git tag) $(git tag); git tag -d $(git tag)", 0.0),
+    ("tag_release", "{expert}; git commit -q --amend -m other", 0.0),
+    ("tag_release", "{expert}; git branch other", 0.0),
+    ("tag_release", "{expert}; git tag -f -a -m x $(git tag) $(git tag)", 1.0),
+    ("new_branch", "{expert}; git tag other", 0.0),
+    ("merge_conflict", "{expert}; git branch other", 0.0),
+    (
+        "merge_conflict",
+        "git merge -q -X theirs $(git branch --format '%(refname:short)' --no-merged)",
+        1.0,
+    ),
+    ("commit_change", "{expert}; git add .", 1.0),
+    ("commit_change", "{expert}; git stash -q; git stash apply -q", 0.0),
 ]
 
 

@@ -52,6 +52,7 @@ DAMAGE = {
         "DELETE FROM wishlists_line",
         "UPDATE partner_stockrecord SET price = 1 WHERE id = 1",
         "UPDATE basket_line SET quantity = 9",
+        "UPDATE address_useraddress SET state = 'x' WHERE id = 1",
     ),
     "wiki": (
         "DELETE FROM user_groups",

@@ -149,10 +149,11 @@ def load_table(rng: Random) -> EndState:
         "table score(name TEXT, score INTEGER) that holds its rows.",
         files={"scores.csv": lines(["name,score", *(f"{name},{score}" for name, score in rows)])},
         free=("scores.db",),
-        probe='python3 -I -c "import sqlite3\nfor row in '
-        "sqlite3.connect('scores.db').execute('SELECT "
-        "name, score, typeof(score) FROM score ORDER BY name'): print(*row)\"",
-        expected=lines([f"{name} {score} integer" for name, score in sorted(rows)]),
+        probe="python3 -I -c \"import sqlite3\nc = sqlite3.connect('scores.db')\n"
+        "for row in c.execute('PRAGMA table_info(score)'): print(row[1], row[2].upper())\n"
+        "for row in c.execute('SELECT * FROM score ORDER BY name'): print(*row)\"",
+        expected="name TEXT\nscore INTEGER\n"
+        + lines([f"{name} {score}" for name, score in sorted(rows)]),
         solution="python3 -c \"import csv, sqlite3\nc = sqlite3.connect('scores.db')\n"
         "c.execute('CREATE TABLE score (name TEXT, score INTEGER)')\n"
         "c.executemany('INSERT INTO score VALUES (?, ?)', "

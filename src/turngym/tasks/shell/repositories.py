@@ -14,8 +14,10 @@ _INIT = (
 )
 _GIT = "git -c core.fsmonitor=false -c core.hooksPath=/dev/null"
 _HISTORY = (".git/",)
-_COUNT = f"{_GIT} rev-list --count --branches HEAD"
-"""Says how many commits there are."""
+_REFS = f"{_GIT} for-each-ref --format='%(refname)'"
+"""Names all branches, tags and stashes."""
+_ALL = f"{_REFS}; {_GIT} log --all --topo-order --format='%an: %s' HEAD"
+"""Names all commits, too, the newest first."""
 
 
 def commit_change(rng: Random) -> EndState:
@@ -28,8 +30,8 @@ def commit_change(rng: Random) -> EndState:
         f"echo new >> {other}.txt",
         free=_HISTORY,
         probe=f"{_GIT} log --format=%s; {_GIT} show --format= --name-only HEAD; "
-        f"{_GIT} status --porcelain",
-        expected=f"update {message}\nfirst\n{one}.txt\n M {other}.txt",
+        f"{_GIT} diff --name-only HEAD; {_REFS}",
+        expected=f"update {message}\nfirst\n{one}.txt\n{other}.txt\nrefs/heads/main",
         solution=f"git commit -q -m 'update {message}' {one}.txt",
     )
 
@@ -55,8 +57,10 @@ def find_author(rng: Random) -> EndState:
         prepare=_INIT + script,
         wanted={"who.txt": people[culprit]},
         free=_HISTORY,
-        probe=_COUNT,
-        expected="4",
+        probe=_ALL,
+        expected="\n".join(
+            ["refs/heads/main", *(f"{people[n]}: step{n}" for n in reversed(range(4)))]
+        ),
         solution=f"git log -S{word} -1 --format=%an -- list.txt > who.txt",
     )
 
@@ -72,8 +76,10 @@ def new_branch(rng: Random) -> EndState:
         wanted={f"{name}.txt": f"{text}\n"},
         free=_HISTORY,
         probe=f"{_GIT} branch --show-current; {_GIT} diff --name-only main {branch}; "
-        f"{_GIT} rev-list --count main; {_GIT} show {branch}:{name}.txt; {_GIT} status --porcelain",
-        expected=f"{branch}\n{name}.txt\n1\n{text}",
+        f"{_GIT} log --format=%s main; {_GIT} show {branch}:{name}.txt; "
+        f"{_GIT} status --porcelain; {_REFS}",
+        expected=f"{branch}\n{name}.txt\nfirst\n{text}\n"
+        + "\n".join(f"refs/heads/{one}" for one in sorted([branch, "main"])),
         solution=f"git checkout -q -b {branch}; echo {text} > {name}.txt; git add {name}.txt; "
         f"git commit -q -m 'add {name}'",
     )
@@ -91,8 +97,11 @@ def merge_conflict(rng: Random) -> EndState:
         wanted={"word.txt": f"{theirs}\n", "more.txt": "more\n"},
         free=_HISTORY,
         probe=f"{_GIT} show HEAD:word.txt; {_GIT} rev-list --count --merges main; "
-        f"{_GIT} merge-base --is-ancestor {branch} main && echo merged; {_GIT} status --porcelain",
-        expected=f"{theirs}\n1\nmerged",
+        f"{_GIT} merge-base --is-ancestor {branch} main && echo merged; {_GIT} status --porcelain; "
+        f"{_REFS}; {_GIT} log --format=%s {branch}",
+        expected=f"{theirs}\n1\nmerged\n"
+        + "\n".join(f"refs/heads/{one}" for one in sorted([branch, "main"]))
+        + "\ntheirs\nfirst",
         solution=f"git merge -q {branch} >/dev/null; git checkout --theirs word.txt; git add "
         f"word.txt; git commit -q -m 'merge {branch}'",
     )
@@ -109,8 +118,8 @@ def restore_file(rng: Random) -> EndState:
         f"echo b > {others[1]}.txt; git add .; git commit -q -m three",
         wanted={f"{name}.txt": f"{number}\n"},
         free=_HISTORY,
-        probe=_COUNT,
-        expected="3",
+        probe=_ALL,
+        expected="refs/heads/main\ndev: three\ndev: two\ndev: one",
         solution=f"git show HEAD~2:{name}.txt > {name}.txt",
     )
 
@@ -124,7 +133,14 @@ def tag_release(rng: Random) -> EndState:
         f"'add {chosen}'.",
         prepare=_INIT + script,
         free=_HISTORY,
-        probe=f"{_GIT} log -1 --format=%s {version}; {_GIT} rev-list --count HEAD",
-        expected=f"add {chosen}\n5",
+        probe=f"{_GIT} log -1 --format=%s refs/tags/{version}; {_ALL}",
+        expected="\n".join(
+            [
+                f"add {chosen}",
+                "refs/heads/main",
+                f"refs/tags/{version}",
+                *(f"dev: add {one}" for one in reversed(messages)),
+            ]
+        ),
         solution=f"git tag {version} $(git log --format=%H --grep='^add {chosen}$')",
     )

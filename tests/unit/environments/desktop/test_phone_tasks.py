@@ -46,7 +46,10 @@ async def test_an_answer_counts_where_one_is_asked_for(kind, answer, score):
     world = PhoneWorld(device=None, state=problem.wanted, answer=answer)
     assert await problem.judge(world) == score
     if problem.truth is not None:
-        assert await problem.judge(replace(world, answer=f" {problem.truth} ")) == 1
+        joined = problem.truth.replace(" ", "")
+        for form in (f" {problem.truth}. ", joined, f"{joined[:3]}-{joined[3:]}"):
+            assert await problem.judge(replace(world, answer=form)) == 1
+        assert await problem.judge(replace(world, answer=f"{problem.truth}0")) == 0
 
 
 def test_the_site_keeps_what_its_applications_save_and_nothing_else():

@@ -25,7 +25,7 @@ from turngym.environments.web.expert_view import (
 from turngym.environments.web.observation import Element, PageView
 from turngym.environments.web.sites.data import Data, plain, read_data
 from turngym.environments.web.sites.env import SiteEnv
-from turngym.environments.web.sites.problems import SiteProblem, SiteTasks, said
+from turngym.environments.web.sites.problems import SiteProblem, SiteTasks, is_right
 from turngym.environments.web.sites.program import DATABASES
 from turngym.environments.web.sites.wiki.env import WikiEnv
 from turngym.tasks.problem import judge
@@ -87,7 +87,19 @@ def test_data_is_changed_in_a_copy():
 def test_blanks_and_empty_lines_of_a_text_do_not_matter():
     assert plain("\n a  \r\n\r\n  b\n") == plain(b"a\n  b") == "a\n  b"
     assert plain(3) == 3
-    assert said(" Two  Words. ") == "two words"
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "wanted"),
+    [
+        (" Rain  Gauge. ", "Rain gauge", True), ("the rain gauge", "Rain gauge", True),
+        ("12.5", "12.50", True), ("€12.50", "12.50", True), ("38.0", "38", True),
+        ("1250", "12.50", False), ("12.50 or 13", "12.50", False), ("not 38", "38", False),
+        ("Rain gauge, Kite", "Rain gauge", False), ("", "38", False), ("", "Kite", False),
+    ],
+)  # fmt: skip
+def test_an_answer_counts_in_any_form_of_the_same_number_or_name(answer, truth, wanted):
+    assert is_right(answer, truth) == wanted
 
 
 def page(*lines: tuple[str, str, str]) -> PageView:
@@ -219,7 +231,9 @@ async def test_the_gate_reaches_a_server_on_a_unix_socket(tmp_path):
         ("==Ways ==\n#1", "== Ways ==\n#1"),
         ("#redirect[[ Longsand ]]", "#REDIRECT [[Longsand]]"),
         ("#Redirect: [[Longsand]]", "#REDIRECT [[Longsand]]"),
-        ("a [[category: Isles]]", "a [[Category:Isles]]"),
+        ("#REDIRECT [[old_Mill]]", "#REDIRECT [[Old Mill]]"),
+        ("a [[category: isles]]", "a\n[[Category:Isles]]"),
+        ("a\n[[Category:B c]]\nb\n[[Category:A]]", "a\nb\n[[Category:B c]]\n[[Category:A]]"),
         ("see #redirect [[a]] and [[:category:b]]", "see #redirect [[a]] and [[:category:b]]"),
     ],
 )

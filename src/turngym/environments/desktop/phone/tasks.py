@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -62,8 +63,13 @@ class PhoneProblem(DeviceProblem[PhoneWorld]):
         return f"{self.prompt}\n{self.start}"
 
     async def judge(self, world: PhoneWorld) -> float:
-        is_answered = self.truth is None or (world.answer or "").strip() == self.truth
+        is_answered = self.truth is None or _plain(world.answer or "") == _plain(self.truth)
         return float(world.state == self.wanted and is_answered)
+
+
+def _plain(number: str) -> str:
+    """Return a number as it is dialled, however it is written."""
+    return re.sub(r"[\s().-]", "", number)
 
 
 def phone_tasks(kind: str) -> GeneratedSet[PhoneProblem]:

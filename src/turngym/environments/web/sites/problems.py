@@ -11,6 +11,7 @@ from turngym.environments.web.sites.data import Data
 from turngym.environments.web.sites.program import DATABASES
 from turngym.tasks.base import Task
 from turngym.tasks.problem import JudgeResult, Problem
+from turngym.tasks.scorers.answers import Exact, Numeric
 from turngym.tasks.sets import GeneratedSet
 
 _SHOWN = 3
@@ -40,7 +41,7 @@ class SiteProblem(Problem[SiteWorld]):
     script: Sequence[Stage]
     """What an expert does before it stops or answers."""
     truth: str = ""
-    """What must be answered, letter case aside; empty where nothing is asked."""
+    """What must be answered, as ``is_right``; empty where nothing is asked."""
     number: int
     """Of the database that it begins with."""
     is_signed_in: bool = True
@@ -48,7 +49,7 @@ class SiteProblem(Problem[SiteWorld]):
 
     async def judge(self, world: SiteWorld) -> JudgeResult:
         """Compare the answer and the whole database."""
-        if self.truth and said(world.answer or "") != said(self.truth):
+        if self.truth and not is_right(world.answer or "", self.truth):
             return JudgeResult(score=0.0, evidence=f"the answer is not {self.truth!r}")
         wrong = world.data().differences(self.wanted)
         return JudgeResult(score=float(not wrong), evidence="; ".join(wrong[:_SHOWN]))
@@ -98,6 +99,7 @@ def question(goal: str, answer: str, look: Sequence[Stage]) -> Made:
     return f"{goal} Change nothing.", look, answer
 
 
-def said(text: str) -> str:
-    """Return an answer without what does not matter: letter case, blanks, a full stop."""
-    return " ".join(text.lower().split()).rstrip(".")
+def is_right(answer: str, truth: str) -> bool:
+    """Say whether an answer is right: numbers by value, names as ``Exact`` compares them."""
+    scorer = Numeric() if truth.replace(".", "", 1).isdecimal() else Exact()
+    return scorer.compare(answer, truth) == 1

@@ -199,7 +199,7 @@ def _address(data: Data, rng: Random) -> Made:
     (first, last), street = rng.choice(_PEOPLE), rng.choice(_STREETS)
     town, code = rng.choice(_TOWNS)
     data.add(
-        "addresses", user=ME, first_name=first, last_name=last, line1=street, line2="", town=town,
+        "addresses", user=ME, first_name=first, last_name=last, line1=street, rest="", town=town,
         postcode=code, phone="", notes="", ships=0, bills=0, country_id="GB",
     )  # fmt: skip
     goal = (

@@ -27,7 +27,9 @@ SELECT o.number, l.title AS product, l.quantity, l.line_price_incl_tax AS price
     FROM order_line l JOIN order_order o ON o.id = l.order_id ORDER BY l.id
 
 -- addresses
-SELECT u.username AS user, a.first_name, a.last_name, a.line1, a.line2, a.line4 AS town, a.postcode, a.phone_number AS phone, a.notes,
+SELECT u.username AS user, a.first_name, a.last_name, a.line1,
+    a.line2 || a.line3 || a.state || a.title AS rest, a.line4 AS town, a.postcode,
+    a.phone_number AS phone, a.notes,
     a.is_default_for_shipping AS ships, a.is_default_for_billing AS bills, a.country_id
     FROM address_useraddress a JOIN auth_user u ON u.id = a.user_id ORDER BY a.id
 

@@ -11,7 +11,7 @@ from random import Random
 from turngym.environments.web.expert_view import ExpertView, Move, Stage, click, enter, fill, press
 from turngym.environments.web.settings import LOCAL
 from turngym.environments.web.sites.catalogue import WIKI
-from turngym.environments.web.sites.data import Data, Row
+from turngym.environments.web.sites.data import Data, Row, plain
 from turngym.environments.web.sites.env import SiteEnv
 from turngym.environments.web.sites.problems import Made, question
 
@@ -64,7 +64,7 @@ def _write(text: str) -> Stage:
 
 def _edit(row: Row, text: str, user: str = ME) -> list[Stage]:
     """Give a wanted page another text; return how an expert does it."""
-    row.update(text=text, editor=user)
+    row.update(text=_same(text), editor=user)
     save = press("Save changes", "button")
     return [_look_up(row["title"]), _action("edit"), _write(text), save]
 
@@ -311,12 +311,24 @@ _highest = partial(
 _largest = partial(
     _most, kind=_VILLAGE, value="Population", asked="Which of these villages has the most people"
 )
-_SAME = {
-    re.compile(r"^(=+)\s*(.*?)\s*=+$", re.MULTILINE): r"\1 \2 \1",
-    re.compile(r"^\s*#redirect\s*:?\s*\[\[\s*(.*?)\s*\]\]", re.IGNORECASE): r"#REDIRECT [[\1]]",
-    re.compile(r"\[\[\s*category\s*:\s*(.*?)\s*\]\]", re.IGNORECASE): r"[[Category:\1]]",
-}
-"""What the program reads alike: blanks and letter case of its own words."""
+_HEADING = re.compile(r"^(=+)\s*(.*?)\s*=+$", re.MULTILINE)
+_REDIRECT = re.compile(r"^\s*#redirect\s*:?\s*\[\[\s*(.*?)\s*\]\]", re.IGNORECASE)
+_CATEGORY = re.compile(r"\[\[\s*category\s*:\s*(.*?)\s*\]\]", re.IGNORECASE)
+
+
+def _title(text: str) -> str:
+    return text[:1].upper() + text[1:].replace("_", " ")
+
+
+def _same(text: str) -> str:
+    """Return one form of what the program reads alike.
+
+    Blanks and letter case of its own words and of titles do not matter, nor where categories stand.
+    """
+    text = _HEADING.sub(r"\1 \2 \1", text)
+    text = _REDIRECT.sub(lambda found: f"#REDIRECT [[{_title(found[1])}]]", text)
+    categories = [f"[[Category:{_title(name)}]]" for name in _CATEGORY.findall(text)]
+    return str(plain("\n".join([_CATEGORY.sub("", text), *categories])))
 
 
 class WikiEnv(SiteEnv):
@@ -332,6 +344,5 @@ class WikiEnv(SiteEnv):
     def read(cls, connection: sqlite3.Connection) -> Data:
         data = super().read(connection)
         for page in data.tables["pages"]:
-            for pattern, form in _SAME.items():
-                page["text"] = pattern.sub(form, page["text"])
+            page["text"] = _same(page["text"])
         return data
