@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from turngym import registry
@@ -73,3 +75,14 @@ def test_keys_have_keysyms(key, keysym):
 @pytest.mark.parametrize("key", ["", "nothing", "\x00", "ctrl+s"])
 def test_what_is_no_key_has_none(key):
     assert keysym_of(key) == 0
+
+
+def test_a_number_is_answered_in_any_of_its_forms():
+    problem = first(tasks.desktop_tasks("calc-difference"))
+    wanted = int(problem.truth)
+
+    def counts(answer):
+        return problem.is_done(SimpleNamespace(answer=answer))
+
+    assert all(map(counts, (f"{wanted}", f"{wanted:,}", f"{wanted}.0", f" {wanted}. ")))
+    assert not any(map(counts, (f"{wanted + 1}", f"{wanted} or {wanted + 1}", "", None)))

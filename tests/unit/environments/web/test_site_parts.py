@@ -94,6 +94,7 @@ def test_blanks_and_empty_lines_of_a_text_do_not_matter():
     [
         (" Rain  Gauge. ", "Rain gauge", True), ("the rain gauge", "Rain gauge", True),
         ("12.5", "12.50", True), ("€12.50", "12.50", True), ("38.0", "38", True),
+        ("#38", "38", True),
         ("1250", "12.50", False), ("12.50 or 13", "12.50", False), ("not 38", "38", False),
         ("Rain gauge, Kite", "Rain gauge", False), ("", "38", False), ("", "Kite", False),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from turngym.environments.desktop.problems import DesktopProblem, Script, click, key
+from turngym.tasks.scorers.answers import Numeric
 
 
 def _compute(what: str, sum_: str, value: int | str, *, answer: bool = False) -> DesktopProblem:
@@ -15,7 +16,8 @@ def _compute(what: str, sum_: str, value: int | str, *, answer: bool = False) ->
         prompt=f"Use the calculator to find {what}, and {end}.",
         launch=(("galculator",),),
         is_done=lambda desktop: (
-            _number((desktop.answer or "") if answer else desktop.clipboard()) == wanted
+            Numeric().compare((desktop.answer or "") if answer else desktop.clipboard(), wanted)
+            == 1
         ),
         script=steps if answer else (*steps, *key("ctrl+c")),
         truth=wanted if answer else None,
@@ -25,11 +27,6 @@ def _compute(what: str, sum_: str, value: int | str, *, answer: bool = False) ->
 def buttons(keys: str) -> Script:
     """Press buttons of the calculator."""
     return tuple(step for char in keys for step in click(char, "toggle button"))
-
-
-def _number(text: str) -> str:
-    text = text.strip().rstrip(".")
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _product(rng: Random) -> DesktopProblem:
@@ -61,6 +58,6 @@ def _mixed(rng: Random) -> DesktopProblem:
 def _tenths(rng: Random) -> DesktopProblem:
     a, b = rng.randint(101, 999), rng.randint(3, 99)
     exact = a * b
-    value = _number(f"{exact // 10}.{exact % 10}")
+    value = f"{exact / 10:g}"
     shown = f"{a // 10}.{a % 10}"
     return _compute(f"{shown} times {b}", f"{shown}*{b}", value, answer=True)

@@ -102,4 +102,4 @@ def question(goal: str, answer: str, look: Sequence[Stage]) -> Made:
 def is_right(answer: str, truth: str) -> bool:
     """Say whether an answer is right: numbers by value, names as ``Exact`` compares them."""
     scorer = Numeric() if truth.replace(".", "", 1).isdecimal() else Exact()
-    return scorer.compare(answer, truth) == 1
+    return scorer.compare(answer.strip().removeprefix("#"), truth) == 1
