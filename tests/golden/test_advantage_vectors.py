@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -93,7 +95,12 @@ def test_tapered_weights() -> None:
     inputs = SurrogateInputs(
         log_ratios=logs, policy_logprobs=current, old_logprobs=current.detach(), advantages=signs
     )
-    losses, _ = tapered_weight(inputs, TaperedWeight(type="is_taper"))
+    losses, bounded = tapered_weight(inputs, TaperedWeight(type="is_taper"))
     losses.sum().backward()
     assert current.grad is not None
     assert (-current.grad).tolist() == pytest.approx([1, 1, -1, -0.135335], abs=1e-6)
+    assert bounded.tolist() == [False, False, True, False]
+    # Of fresh tokens ratios are 1 but for rounding, and half of them are a little more.
+    fresh = replace(inputs, log_ratios=torch.tensor([1e-6, -1e-6, 1e-6, -1e-6]))
+    _, bounded = tapered_weight(fresh, TaperedWeight(type="is_taper"))
+    assert not bounded.any()

@@ -114,6 +114,24 @@ def test_no_choice_is_the_loop_as_it_was(tmp_path: Path) -> None:
     assert metrics[0] == metrics[1]
 
 
+def test_an_environment_joins_a_mix_at_its_update_however_many_groups_are_dropped(
+    tmp_path: Path,
+) -> None:
+    """Updates were counted by groups begun, and dropped ones made them pass too fast."""
+    mix = {"mix": [{"id": SIGNALS}, {"id": "text/guessnumber", "from_step": 2}]}
+    own = {"env": mix, "selection": {"filter": CHOICES["bandit"]["filter"]}}
+    settings = {key: value for key, value in SETTINGS.items() if key != "env"}
+    overrides = ["model.context=256", "warm_start.max_steps=30"]
+    config = load_config(TrainConfig, [settings, own, *overrides])
+    train(config, tmp_path / "straight")
+    joined = [any("GuessNumber" in name for name in row) for row in rows(tmp_path / "straight")]
+    assert joined == [False, False, True, True]
+    with pytest.raises(ConnectionAbortedError):
+        train(config, tmp_path / "broken", progress=BreaksOff(3))
+    train(config, tmp_path / "broken")
+    assert rows(tmp_path / "broken") == rows(tmp_path / "straight")
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

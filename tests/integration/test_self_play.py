@@ -102,6 +102,7 @@ def test_in_turns_is_overlap_without_staleness(tmp_path: Path) -> None:
         (("rollout.opponent=random,stockfish",), "stockfish"),
         (("evaluation.opponent=stockfish",), "stockfish"),
         (("env.id=text/maze", "rollout.opponent=random"), "has one player"),
+        (("env.id=text/maze", "evaluation.opponent=expert"), "evaluation.opponent='expert'.* one"),
         (("algo=vineppo",), "several players"),
     ],
 )

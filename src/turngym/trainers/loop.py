@@ -251,6 +251,8 @@ class BatchSource:
         batch = joined(await self._take(), step=step, measures=measures)
         state = self._run.state
         state.groups, state.counted, state.blamed = batch.next_index, batch.closed, batch.blamed
+        if state.firsts:
+            state.firsts[step + 1 :] = [state.groups]
         return batch
 
 

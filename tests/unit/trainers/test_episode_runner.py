@@ -57,12 +57,11 @@ def test_a_process_that_makes_an_environment_loads_no_trainer_and_no_scheduler(
 MIX = {"mix": [{"id": "text/maze", "weight": 2.0}, {"id": "text/guesscity", "from_step": 1}]}
 
 
-def test_a_mix_deals_groups_out_by_weight_and_step() -> None:
-    settings = {
-        "env": MIX,
-        "rollout": {"groups_per_step": 6},
-        "evaluation": {"validation_tasks": 5},
-    }
+@pytest.mark.parametrize(
+    "rollout", [{"groups_per_step": 6}, {"groups_per_step": 3, "oversampling": 2.0}]
+)
+def test_a_mix_deals_groups_out_by_weight_and_step(rollout: dict[str, object]) -> None:
+    settings = {"env": MIX, "rollout": rollout, "evaluation": {"validation_tasks": 5}}
     runner = EpisodeRunner(load_config(TrainConfig, [settings]))
     tasks = [runner.pool.task(place) for place in range(12)]
     names = [task.env_id.split("/")[1].split("-")[0] for task in tasks]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import turngym
 from helpers.signals import register_for_a_while
 from turngym import registry
-from turngym.config import load_config
+from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError
 from turngym.trainers.loop import train
 from turngym.trainers.runs.needs import check_needs, provided
@@ -59,6 +60,28 @@ def test_what_is_given_passes_and_nothing_is_made(
         "turngym.trainers.runs.needs.make", lambda *_, **__: pytest.fail("made one")
     )
     check_needs(config(env, algo))
+
+
+@pytest.mark.parametrize(
+    ("idle", "switch"),
+    [
+        ("rollout.staleness=1", "rollout.mode=overlap"),
+        ("rollout.admission=windowed", "rollout.mode=overlap"),
+        ("rollout.interruption=drain", "rollout.mode=overlap"),
+        ("rollout.workers.amount=2", "rollout.isolation=ray"),
+        ("warm_start.min_score=0.5", "warm_start.trajectories=FOLDER"),
+        ("algo.loss.imitation.successes_only=true", "algo.loss.imitation.weight=1"),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused_where_its_switch_is_not_set(
+    idle: str, switch: str
+) -> None:
+    name = idle.partition("=")[0].removesuffix(".amount")
+    with pytest.raises(ConfigError, match=f"{name} counts only beside {switch}, and that is not"):
+        check_needs(load_config(TrainConfig, ["demo", idle]))
+    check_needs(load_config(TrainConfig, ["demo", idle, switch]))
+    whole = tomllib.loads(to_toml(load_config(TrainConfig, ["demo"])))  # every setting is named
+    check_needs(load_config(TrainConfig, [whole]))
 
 
 def test_experts_are_replayed_where_an_engine_reports_them() -> None:

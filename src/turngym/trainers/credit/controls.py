@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from turngym.seeding import generator
-from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
+from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod, advantage_metrics
 from turngym.trainers.samples import FloatArray, TrainingSample
 from turngym.trainers.settings.algo import AlgoConfig
 from turngym.types import TrajectoryGroup
@@ -77,19 +77,22 @@ class ControlledCredit:
 
 
 def with_samples(credit: Credit, samples: tuple[TrainingSample, ...], *, across: bool) -> Credit:
-    """Return ``credit`` with other advantages, of tokens and so of turns.
+    """Return ``credit`` with other advantages, of tokens and so of turns, and what they are like.
 
     Args:
         credit: Of a batch.
         samples: Its samples, with other advantages.
         across: They are of other episodes than those of the batch.
     """
+    means = turn_means(samples)
+    own = advantage_metrics(np.array([*means.values()])) if means else {}
+    credit = replace(credit, samples=samples, metrics={**credit.metrics, **own})
     if across:
-        return replace(credit, samples=samples, trajectories=(), advantages=())
+        return replace(credit, trajectories=(), advantages=())
     rows = [row.copy() for row in credit.advantages]
-    for (episode, turn), value in turn_means(samples).items():
+    for (episode, turn), value in means.items():
         rows[episode][turn] = value
-    return replace(credit, samples=samples, advantages=tuple(rows))
+    return replace(credit, advantages=tuple(rows))
 
 
 def dealt_anew(

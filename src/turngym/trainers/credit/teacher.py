@@ -95,8 +95,8 @@ class TeacherCredit:
             for sample, sums_A in zip(samples, sums, strict=True)
         )
         kl = -float(np.concatenate(ratios).mean())
-        metrics = {**credit.metrics, "credit/teacher_kl": kl}
-        return replace(with_samples(credit, taught, across=self._across), metrics=metrics)
+        both = with_samples(credit, taught, across=self._across)
+        return replace(both, metrics={**both.metrics, "credit/teacher_kl": kl})
 
     def state(self) -> Mapping[str, Tensor]:
         """Return what the method learned; the teacher learns nothing."""

@@ -135,6 +135,8 @@ MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to this before ``exp``; a clamped one has no gradient."""
 MAX_WEIGHT = 20.0
 """Largest ratio that ``div_mask`` weighs a token with."""
+_ROUNDING = 1e-4
+"""By which the ratio of an attempt to the very weights that sampled it may differ from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +219,8 @@ def tapered_weight(inputs: SurrogateInputs, config: TaperedWeight) -> tuple[Tens
     ratios_N = inputs.ratios.detach()
     negative_N = inputs.advantages < 0
     weights_N = torch.where(negative_N, ratios_N.clamp(config.low, config.high), 1.0)
-    bounded_N = negative_N & ((ratios_N < config.low) | (ratios_N > config.high))
+    # A ratio of 1 is a bound itself, and rounding alone would pass it at every other token.
+    bounded_N = negative_N & ((ratios_N - weights_N).abs() > _ROUNDING)
     return -weights_N * inputs.advantages * inputs.policy_logprobs, bounded_N
 
 

@@ -258,6 +258,8 @@ class RunState:
     reached_target: bool = False
     groups: int = 0
     """Groups begun for reinforcement; the running number of the next."""
+    firsts: list[int] = field(default_factory=list)
+    """First group of each update so far and of the next, of a mix that plays in turns."""
     counted: list[int] = field(default_factory=list)
     """Groups that wait for an update and are in the metrics already."""
     blamed: Mapping[str, int] = field(default_factory=dict)

@@ -13,6 +13,7 @@ environments each gives its share of all of them.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -40,7 +41,7 @@ from turngym.tasks.base import Split, Task
 from turngym.tracing import traced
 from turngym.trainers.selection.policy import TaskPool
 from turngym.trainers.settings.group import MonteCarlo
-from turngym.trainers.settings.train import EnvPart, EnvShare, TrainConfig
+from turngym.trainers.settings.train import EnvPart, EnvShare, EvaluationConfig, TrainConfig
 from turngym.types import StopReason, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -145,10 +146,12 @@ def check_environments(config: TrainConfig) -> None:
         several += [part.id] if ground.players else []
         ground.check_splits()
         ground.close()
-    if config.rollout.opponent != SELF and not several:
-        raise ConfigError(
-            f"rollout.opponent={config.rollout.opponent!r}: env.id={config.env.id!r} has one player"
-        )
+    for block, default in (("rollout", SELF), ("evaluation", EvaluationConfig().opponent)):
+        named = getattr(config, block).opponent
+        if named != default and not several:
+            raise ConfigError(
+                f"{block}.opponent={named!r}: env.id={config.env.name!r} has one player"
+            )
     if several and isinstance(config.algo.advantage, MonteCarlo):
         raise ConfigError(
             f"env.id={several[0]!r} has several players, and algo {config.algo.name!r} plays on "
@@ -165,15 +168,19 @@ class Mix:
 
     def __init__(self, config: TrainConfig) -> None:
         self._shares = config.env.mix or (EnvShare(id=config.env.id),)
-        self._groups_per_step = config.rollout.groups_per_step
+        self._per_step = config.rollout.schedule().groups_started
         self._due = [0.0] * len(self._shares)
         self._count = [0] * len(self._shares)
         self._dealt: list[tuple[int, int]] = []
+        self.firsts: Sequence[int] = ()
+        """First place of each update so far; empty where places are begun ahead of updates."""
 
     def at(self, place: int) -> tuple[int, int]:
         """Return the environment of ``place``, and how many places it had before."""
-        while len(self._dealt) <= place:
-            step = len(self._dealt) // self._groups_per_step
+        while (number := len(self._dealt)) <= place:
+            step = (
+                bisect_right(self.firsts, number) - 1 if self.firsts else number // self._per_step
+            )
             # After the last step, in a run that is made longer, all of them are in again.
             active = [i for i, share in enumerate(self._shares) if share.is_in(step)]
             active = active or list(range(len(self._shares)))
@@ -216,7 +223,7 @@ class EpisodeRunner:
             self.close()
             raise
         self._is_short = False  # of context, and said so
-        self._mix = Mix(config)
+        self.mix = Mix(config)
         self.env_id = self._grounds[0].env_id
         self.make_env = {ground.env_id: ground.make_env for ground in self._grounds}
         """By environment, what makes a new one."""
@@ -401,7 +408,7 @@ class EpisodeRunner:
         return [grounds[which].task(split, first + place) for place, which in places]
 
     def _train_task(self, first: int, place: int) -> Task:
-        which, number = self._mix.at(place) if len(self._grounds) > 1 else (0, place)
+        which, number = self.mix.at(place) if len(self._grounds) > 1 else (0, place)
         return self._grounds[which].task("train", first + number)
 
     def _seed(self, *path: str | int) -> int:

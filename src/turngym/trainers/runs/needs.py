@@ -42,7 +42,9 @@ def check_needs(config: TrainConfig) -> None:
     Raises:
         MissingExtraError: A tracker, or OpenTelemetry, is not installed.
         ConfigError: Something is missing; the message names it and the environments that give it.
+            Or a setting is named that counts only beside another one, which is not.
     """
+    _check_unread(config)
     for own in custom_parts(config):
         own.imported()
     if config.learner.routing == "replay" and not getattr(config.engine, "routing", False):
@@ -79,6 +81,32 @@ def check_needs(config: TrainConfig) -> None:
                 f"env.id={part.id!r} does not give what algo {config.algo.name!r} needs: {what}. "
                 f"{_who_gives([need for need in needs if need != 'expert_match'])}"
                 f"{_example(config.algo.name, needs)}"
+            )
+
+
+def _check_unread(config: TrainConfig) -> None:
+    """Make sure that no setting is named by itself that nothing reads.
+
+    A file that names all settings, as ``turngym config show`` prints it, names the switch as well.
+
+    Raises:
+        ConfigError: One is.
+    """
+    imitation = config.algo.loss.imitation
+    parts = ("demonstrations", "successes_only", "episodes_per_step")
+    ahead = ("staleness", "admission", "stale", "interruption")
+    for where, block, names, switch in (
+        ("rollout", config.rollout, ahead, "mode=overlap"),
+        ("rollout", config.rollout, ("workers",), "isolation=ray"),
+        ("warm_start", config.warm_start, ("min_score",), "trajectories=FOLDER"),
+        ("algo.loss.imitation", imitation, parts, "weight=1"),
+    ):
+        named = block.model_fields_set
+        idle = [name for name in names if name in named and getattr(block, name)]
+        if idle and switch.partition("=")[0] not in named:
+            raise ConfigError(
+                f"{where}.{idle[0]} counts only beside {where}.{switch}, and that is not set: set "
+                f"it, or leave {idle[0]} out"
             )
 
 

@@ -103,6 +103,11 @@ class Run:
         self.learning: Learning | None = None
         self.demonstrations: Sequence[Trajectory] = ()
         """Episodes of the expert, for methods that learn from some."""
+        if config.env.mix and config.rollout.mode == "sync":
+            missing = range(len(state.firsts), state.step)  # of a run of an earlier version
+            state.firsts += [n * config.rollout.groups_per_step for n in missing]
+            state.firsts[state.step :] = [state.groups]
+            runner.mix.firsts = state.firsts
         self.selection = build_selection(config, runner.pool)
         self.engine = engine
         """What samples, and gets the weights."""
