@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -202,3 +203,25 @@ def test_the_page_on_soundness_has_every_check() -> None:
     checks = set(re.findall(rf'"((?:{kinds})\.[a-z_]+)"', source))
     assert len(checks) > 20
     assert checks == {one for one in words(ROOT / "docs/soundness.md") if one in checks}
+
+
+def test_every_number_of_a_run_is_explained_and_no_other():
+    rooms = ("train", "rollout", "credit", "selection", "mismatch", "engine", "warm_start", "lag")
+    logged = re.compile(rf'"((?:{"|".join(rooms)})/[^"\s]+)"')
+    found = set()
+    for path in (ROOT / "src" / "turngym").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        found |= {re.sub(r"{[^}]*}", "X", name) for name in logged.findall(text)}
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_]+/[^`*\s]+)`", page))
+    assert len(found) > 70
+    assert not [name for name in found if not any(are_alike(name, other) for other in named)]
+    composed = ("validation/", "held_out/", "warm_start/success", "sched/", "rollout/success/")
+    mine = [name for name in named if not name.startswith(composed)]
+    assert not [name for name in mine if not any(are_alike(name, other) for other in found)]
+
+
+def are_alike(one: str, other: str) -> bool:
+    """Say whether two names are one, where capitals stand for some part of it."""
+    one, other = (re.sub(r"[A-Z]+", "*", name) for name in (one, other))
+    return fnmatch(one, other) or fnmatch(other, one)
