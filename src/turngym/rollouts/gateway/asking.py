@@ -309,9 +309,8 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
 
     return _app([
         ("GET", "v1/models", models), ("GET", "task", task), ("POST", "v1/chat/completions", chat),
-        ("POST", "v1/responses", responses), ("POST", "v1/messages", messages),
-        ("POST", "v1/messages/count_tokens", anthropic.count_tokens),
-        ("POST", "act", act), ("POST", "end", end),
+        ("POST", "v1/responses", responses), ("POST", "v1/messages", messages), ("POST", "act", act),
+        ("POST", "end", end), ("POST", "v1/messages/count_tokens", anthropic.count_tokens),
     ], find, call)  # fmt: skip
 
 
