@@ -347,6 +347,22 @@ async def test_a_server_that_dies_or_hangs_is_a_fault_and_no_reward_of_0(site, s
         await env.close()
 
 
+@pytest.mark.parametrize("site", [one for one in INSTALLED if one.values[0] == "tracker"])
+async def test_a_page_outside_that_a_link_leads_to_is_no_obstacle_to_going_back(site):
+    env = env_class(site)(kind=LONG_ENOUGH[site])
+    try:
+        await env.reset(seed=0)
+        [link] = [one for one in env.view.elements if one.name == "https://trac.edgewall.org/"]
+        seen, *_ = await env.step(f"click {link.mark}")
+        assert "trac.edgewall.org may not be reached" in seen["text"]
+        snapshot = await env.snapshot()
+        await env.reset(seed=1)
+        await env.restore(snapshot)
+        assert env.page() == seen["text"]
+    finally:
+        await env.close()
+
+
 async def played_on(env) -> float:
     """Have the expert play to the end; return the last reward."""
     while True:

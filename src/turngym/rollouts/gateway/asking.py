@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 Writer = ResponseWriter | anthropic.MessageWriter
 _OVER = "the episode is over"
+_COUNT = ("POST", "v1/messages/count_tokens", anthropic.count_tokens)
 _MODEL = {"id": "policy", "object": "model", "created": 0, "owned_by": "turngym"}
 
 
@@ -309,8 +310,8 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
 
     return _app([
         ("GET", "v1/models", models), ("GET", "task", task), ("POST", "v1/chat/completions", chat),
-        ("POST", "v1/responses", responses), ("POST", "v1/messages", messages), ("POST", "act", act),
-        ("POST", "end", end), ("POST", "v1/messages/count_tokens", anthropic.count_tokens),
+        ("POST", "v1/responses", responses), ("POST", "v1/messages", messages), _COUNT,
+        ("POST", "act", act), ("POST", "end", end),
     ], find, call)  # fmt: skip
 
 

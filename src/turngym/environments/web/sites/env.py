@@ -233,7 +233,10 @@ class SiteEnv(ProblemWebEnv):
         await self.slot.reset(state.content)
         before = self.data()
         self.episode.storage = state.storage
-        await self._open_page(goal, state.addresses[-1])
+        try:
+            await self._open_page(goal, state.addresses[-1])
+        except EnvironmentFault:  # as it was then, where a link leads outside
+            return False
         self.session.tab.earlier = list(state.addresses[:-1])
         for action in state.done[len(state.done) - state.on_page :]:
             await self._step(action)
