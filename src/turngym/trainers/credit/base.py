@@ -268,9 +268,29 @@ class Credit:
     """One array [T] per trajectory: the mean advantage of the tokens of each turn."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Groups that are not trained on, by reason: ``too_small``, ``zero_spread``, ``filtered``,
-    or ``warmup`` while a reward source still has to learn."""
+    or ``warmup`` while a reward source or a critic still has to learn."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """``credit/*``."""
+
+
+def unused_groups(
+    count: int, turns: TurnBatch, *, is_warm: bool = True, filtered: int = 0
+) -> dict[str, int]:
+    """Return how many of ``count`` groups are not trained on, by reason: ``Credit.dropped``.
+
+    Args:
+        count: Groups of the batch.
+        turns: Those that are left of it. A group without a turn there is ``too_small``.
+        is_warm: Whether the policy may learn.
+        filtered: Groups that a filter left out.
+    """
+    left = len(np.unique(turns.group_B))
+    reasons = {
+        "too_small": count - filtered - left,
+        "filtered": filtered,
+        "warmup": 0 if is_warm else left,
+    }
+    return {reason: number for reason, number in reasons.items() if number}
 
 
 def credit_of_turns(

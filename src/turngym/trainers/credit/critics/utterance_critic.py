@@ -23,6 +23,7 @@ from turngym.trainers.credit.base import (
     below,
     joined,
     trained_turns,
+    unused_groups,
 )
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
 from turngym.trainers.credit.critics.utterance_encoder import Encoder, new_encoder
@@ -265,6 +266,8 @@ class ReplayedCritic:
             expectile=expectile,
         )
         self._newest: list[Transition] = []
+        self._unused: dict[str, int] = {}
+        """Groups of the newest batch that the policy learns nothing from, by reason."""
         self._metrics: dict[str, float] = {}
 
     @property
@@ -286,6 +289,7 @@ class ReplayedCritic:
         if self.updates == 0:
             self._pretrain()
         turns = TurnBatch.of(trained_turns(groups))
+        self._unused = unused_groups(len(groups), turns, is_warm=self.is_warm)
         if not self._replay:
             self.buffer.clear()
         self._newest = self._transitions(turns)
@@ -380,6 +384,7 @@ class ReplayedCritic:
             samples=tuple(samples),
             trajectories=turns.episodes,
             advantages=tuple(advantages),
+            dropped=self._unused,
             metrics=self._metrics | fit | dict(metrics),
         )
 

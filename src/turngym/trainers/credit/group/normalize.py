@@ -197,7 +197,7 @@ def scale_batch(values_N: FloatArray, counts_N: FloatArray, config: BatchScale) 
     """
     size = counts_N.sum()
     counted_N = values_N[counts_N > 0]
-    if size < 1 or np.ptp(counted_N) < ZERO_SPREAD:
+    if not counted_N.size or np.ptp(counted_N) < ZERO_SPREAD:
         return np.zeros(values_N.shape)
     centred_N = values_N - (counts_N * values_N).sum() / size
     variance = (counts_N * centred_N**2).sum() / max(size - 1, 1)
