@@ -219,13 +219,16 @@ class CriticLearner:
     def state(self) -> dict[str, Tensor]:
         """Return both nets, moments and the number of steps."""
         online, target = self.online.state_dict(), self.target.state_dict()
+        if self._config.freeze_encoder:  # one for both, and a file holds no tensor twice
+            target = {name: t for name, t in target.items() if not name.startswith("encoder.")}
         parts = {"online": online, "target": target, "optimizer": self._optimizer.state()}
         return joined(parts) | {"steps": torch.tensor([self.steps])}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
         self.online.load_state_dict(below(tensors, "online"))
-        self.target.load_state_dict(below(tensors, "target"))
+        is_whole = not self._config.freeze_encoder
+        self.target.load_state_dict(below(tensors, "target"), strict=is_whole)
         steps = int(tensors["steps"].item())
         self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)
 
