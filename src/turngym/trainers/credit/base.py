@@ -165,7 +165,7 @@ class TurnBatch:
         return [np.asarray(part, dtype=np.float64) for part in np.split(values_N, cuts)]
 
     def check_finite(self, values_N: FloatArray, what: str) -> None:
-        """Raise when a value is NaN or infinite.
+        """Raise when a value is NaN or infinite, or would be as float32, in which losses are.
 
         Args:
             values_N: One value per turn.
@@ -174,7 +174,7 @@ class TurnBatch:
         Raises:
             TrainingError: Names the task, the attempt and the turn.
         """
-        bad = np.flatnonzero(~np.isfinite(values_N))
+        bad = np.flatnonzero(~(np.abs(values_N) <= np.finfo(np.float32).max))
         if bad.size:
             episode = self.episodes[int(self.episode_N[bad[0]])]
             raise TrainingError(
