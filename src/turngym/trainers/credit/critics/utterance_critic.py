@@ -345,10 +345,11 @@ class ReplayedCritic:
             losses.append(self._learner.step(rows, at, fresh))
         returns_K = np.array([row.mc_return for row in self._newest])[: q_K.size]
         self._metrics = {
-            "credit/critic_loss": float(np.mean(losses)) if losses else 0.0,
             "credit/buffer_turns": float(len(self.buffer)),
             **self._warm_up.end_update(q_K, returns_K),
         }
+        if losses:
+            self._metrics["credit/critic_loss"] = float(np.mean(losses))
 
     def sample(self, purpose: str, count: int) -> list[Transition]:
         """Return replayed turns; which ones depends on the seed, ``purpose`` and the update.

@@ -42,10 +42,11 @@ def normalize(
         TrainingError: ``scale="mean"`` meets a baseline group whose mean is negative.
     """
     result_N = np.zeros(values_N.shape)
-    inside_N = baseline_N >= 0
+    counts = np.ones(values_N.shape) if counts_N is None else counts_N
+    # Where nothing counts, as among turns that are context alone, nothing is compared.
+    inside_N = np.isin(baseline_N, baseline_N[(baseline_N >= 0) & (counts > 0)])
     if not inside_N.any():
         return result_N
-    counts = np.ones(values_N.shape) if counts_N is None else counts_N
     groups = _Groups.of(values_N[inside_N], baseline_N[inside_N], counts[inside_N])
     spread_P = groups.largest(groups.values_N) + groups.largest(-groups.values_N)
     is_one_P, is_equal_P = groups.size_P <= 1, spread_P < ZERO_SPREAD
