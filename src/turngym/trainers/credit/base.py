@@ -343,12 +343,13 @@ def trained_turns(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
     were trained early, are what the first one reads; an episode of them alone has no turn left.
     """
     return [
-        replace(group, trajectories=tuple(_without_head(t) for t in group.trajectories))
+        replace(group, trajectories=tuple(without_head(t) for t in group.trajectories))
         for group in groups
     ]
 
 
-def _without_head(trajectory: Trajectory) -> Trajectory:
+def without_head(trajectory: Trajectory) -> Trajectory:
+    """Return an episode from its first turn on that is trained on, as ``trained_turns`` does."""
     turns = trajectory.turns
     head = list(takewhile(lambda turn: not turn.num_sampled_tokens, turns))
     if not head:
