@@ -68,6 +68,7 @@ CASES = QUICK | {
     "selected tokens": ["algo=forking_tokens"],
     "chunks": ["regularizer.entropy_coefficient=0.01"],
     "routing": ["learner.routing=replay", "learner.recompute=true", "learner.microbatch_tokens=64"],
+    "routing, lora": ["learner.routing=replay", "learner.recompute=true"],
 }
 EPISODES = [
     RenderedEpisode(
@@ -249,7 +250,7 @@ def learner_of(name: str) -> tuple[TrainConfig, Any, Callable[..., TorchLearner]
     model = copy.deepcopy(made())
     if name == "pictures, whole logits":  # as of architectures that change them after the head
         model.config.get_text_config().logit_scale = 0.5
-    if name == "lora":
+    if "lora" in name:
         model = add_lora(model, 3, seed=1)
     backward = config.algo.advantage.updates_last_turn_first
     make = partial(
@@ -307,7 +308,7 @@ def samples_of(name: str) -> list[TrainingSample]:
             ids = sample.token_ids.copy()
             ids[[1]] = vision.tokens(vision.pictures.keep(picture))
             one = replace(one, token_ids=ids)
-        if name == "routing":
+        if name.startswith("routing"):
             first = rng.integers(0, 4, (sample.token_ids.size, 2, 1))
             experts = np.concatenate([first, (first + 1) % 4], axis=-1).astype(np.uint16)
             one = replace(one, routing=experts)

@@ -167,8 +167,9 @@ def policy_boundary(phase: str) -> Boundary:
 def by_player(episode: Trajectory) -> list[Trajectory]:
     """Return an episode as each player that the policy was lived through it, the first one first.
 
-    A turn has also what later turns of others paid to its player, before the player's next one. An
-    episode of one player is returned as it is.
+    A turn has also what later turns of others paid to its player, before the player's next one.
+    Where a limit cuts a game off, its last observation goes to the player who would have acted
+    next, where that is known, and to no other. An episode of one player is returned as it is.
 
     Args:
         episode: As it was played.
@@ -208,8 +209,15 @@ def _of(episode: Trajectory, player: str) -> Trajectory:
             turns[-1] = _paid(turns[-1], turn.reward_of(player))
         else:
             owed += turn.reward_of(player)
+    # Where a limit cuts a game off, its last observation is for who would have acted next.
+    waiting = {turn.player for turn in episode.turns} - {episode.turns[-1].player}
+    is_shown = waiting <= {player} or not episode.stop_reason.is_truncated
     return replace(
-        episode, turns=tuple(turns), player=player, score=episode.scores.get(player, episode.score)
+        episode,
+        turns=tuple(turns),
+        player=player,
+        score=episode.scores.get(player, episode.score),
+        final_observation=episode.final_observation if is_shown else (),
     )
 
 

@@ -93,9 +93,10 @@ def rollout_metrics(
     usable = [t for group in groups for t in group.usable]
     found = summarize(trajectories, interval=False)
     unused = dropped or {}
-    flat = np.concatenate(advantages) if len(advantages) else np.zeros(0)
-    turns = max(1, sum(len(t.turns) for t in usable))
-    groups_chosen = len(groups) if chosen is None else chosen
+    groups_used = (len(groups) if chosen is None else chosen) - sum(unused.values())
+    # While a critic warms up it judges what nothing is trained on.
+    flat = np.concatenate(advantages) if len(advantages) and groups_used else np.zeros(0)
+    turns = max(1, sum(len(t.own_turns) for t in usable))
     metrics = {
         "rollout/episodes": float(found.episodes),
         "rollout/faults": float(found.faults),
@@ -103,7 +104,7 @@ def rollout_metrics(
         "rollout/truncated_fraction": found.truncated / max(1, len(usable)),
         "rollout/invalid_action_fraction": found.invalid_actions / turns,
         "rollout/tokens": float(sum(t.num_sampled_tokens for t in usable)),
-        "rollout/groups_used": float(groups_chosen - sum(unused.values())),
+        "rollout/groups_used": float(groups_used),
         "rollout/groups_zero_spread": float(unused.get("zero_spread", 0)),
         "rollout/groups_too_small": float(unused.get("too_small", 0)),
         "rollout/groups_filtered": float(unused.get("filtered", 0)),

@@ -150,6 +150,17 @@ async def test_an_episode_is_split_into_what_each_player_lived_through():
         assert one.own_turns == one.turns
 
 
+async def test_the_last_observation_of_a_game_that_is_cut_off_is_for_who_acts_next():
+    whole = await rollout(RoundTable(), Seated(), spec_of())
+    cut = replace(whole, stop_reason=StopReason.TRUNCATED_TURNS)
+    assert [bool(one.final_observation) for one in by_player(whole)] == [True] * 3
+    assert [bool(one.final_observation) for one in by_player(cut)] == [False] * 3  # of two others
+    two = replace(cut, turns=whole.turns[:2])
+    ann, ben = by_player(two)
+    assert (ann.final_observation, ben.final_observation) == (two.final_observation, ())
+    assert by_player(ann) == [ann]
+
+
 async def test_parts_of_a_reward_still_sum_to_it():
     found = await rollout(RoundTable(), Seated(Ann=("take",)), spec_of())
     first = replace(found.turns[0], reward_parts={"taken": 2.5, "tax": -0.5})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
@@ -204,10 +203,7 @@ async def test_values_that_are_not_finite_stop_the_run_with_the_episode() -> Non
     with pytest.raises(TrainingError, match="made/train/0, attempt 1, turn 2: advantage is nan"):
         await method(advantage=own("not_finite")).assign([GROUP])
     compares = {"type": "group_relative", "terms": [{}]}
-    with (
-        np.errstate(over="ignore", invalid="ignore"),
-        pytest.raises(TrainingError, match="made/train/0, attempt 0, turn 0: advantage is nan"),
-    ):
+    with pytest.raises(TrainingError, match=r"made/train/0, attempt 0, turn 0: reward is 1e\+300"):
         await method(advantage=compares).assign([group([1e300, 0.0], [0.0])])
 
 

@@ -21,6 +21,7 @@ from turngym.trainers.samples import TrainingSample, dealt
 from turngym.trainers.settings.loss import LossConfig, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, OptimizerConfig
 from turngym.trainers.settings.surrogates import PolicyGradient, PpoClip
+from turngym.trainers.update.forward import score
 from turngym.trainers.update.learner import TorchLearner
 from turngym.trainers.update.optimizer import Optimizer, full_state
 
@@ -196,6 +197,26 @@ def test_the_reference_pulls_the_policy_back() -> None:
     divergences = [made.update(still)["train/kl_ref"] for _ in range(8)]
     assert divergences[0] > 0
     assert divergences[-1] < 0.5 * divergences[0]
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_sum", "turn_mean"])
+def test_the_divergence_is_in_nats_a_token_however_the_loss_weighs_them(aggregation: Any) -> None:
+    reference = copy.deepcopy(models.model())
+    with torch.no_grad():
+        reference.lm_head.weight.mul_(1.1)
+    logs = [
+        score(model, [s.token_ids for s in SAMPLES], [s.loss_mask for s in SAMPLES], max_tokens=64)
+        for model in (models.model(), reference)
+    ]
+    gaps = np.concatenate([(a - b)[s.loss_mask] for a, b, s in zip(*logs, SAMPLES, strict=True)])
+    made = learner(
+        LossConfig(aggregation=aggregation),
+        RegularizerConfig(kl_coefficient=0.1),
+        reference=reference,
+        microbatch_tokens=48,
+    )
+    wanted = float((np.expm1(-gaps) + gaps).mean())
+    assert made.update(SAMPLES)["train/kl_ref"] == pytest.approx(wanted, rel=1e-3)
 
 
 def test_a_reference_is_required_by_its_weight() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from helpers.credit import algo, credit_of
-from helpers.trajectories import episode, group
+from helpers.trajectories import episode, group, turn
 from turngym.rollouts.evaluation.statistics import summarize
 from turngym.trainers.metrics import (
     JsonLinesLogger,
@@ -100,6 +101,12 @@ def test_a_step_says_what_was_played_and_what_was_dropped() -> None:
     assert found["rollout/tokens"] == 12
     assert [found[f"rollout/groups_{k}"] for k in ("used", "zero_spread", "too_small")] == [1] * 3
     assert found["rollout/advantage_abs_mean"] == pytest.approx(0.707106, abs=1e-5)
+
+
+def test_invalid_actions_are_a_share_of_the_turns_of_the_policy() -> None:
+    turns = [replace(turn(invalid=player == "x"), player=player) for player in ("x", "o", "o")]
+    found = rollout_metrics([group(replace(episode(turns), player="x"))])
+    assert found["rollout/invalid_action_fraction"] == 1.0
 
 
 def test_a_step_in_which_everything_broke_has_no_invented_means() -> None:

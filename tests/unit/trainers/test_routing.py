@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from transformers import (
 from helpers import models
 from helpers.samples import random_samples
 from helpers.trajectories import episode, turn
+from turngym.agents.engine.models import add_lora
 from turngym.agents.engine.protocol import Generation, spans_of
 from turngym.errors import ConfigError, TrainingError
 from turngym.trainers.samples import TrainingSample, to_samples
@@ -28,7 +29,9 @@ from turngym.trainers.settings.loss import LossConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
 from turngym.trainers.update import routing
 from turngym.trainers.update.compute import place
+from turngym.trainers.update.forward import body_of
 from turngym.trainers.update.learner import TorchLearner
+from turngym.trainers.update.optimizer import full_state
 
 LAYERS, EXPERTS, TOP_K = 3, 8, 2
 SHAPE: dict[str, Any] = {
@@ -237,3 +240,34 @@ def test_spans_become_a_sample_with_the_experts_of_all_turns(most: int) -> None:
     turns[1] = turn()
     [mixed] = to_samples(episode(turns), np.zeros(4), index=0)
     assert mixed.routing is None
+
+
+@pytest.mark.extra("peft")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["own", "replay"])
+def test_adapters_of_experts_and_routers_are_trained_and_reach_the_engine_merged(
+    kind: str, how: Literal["own", "replay"]
+) -> None:
+    samples = [reported(engine(made(kind)), s) for s in random_samples(made(kind), count=4)]
+    model = add_lora(made(kind), 2, seed=0)
+    before = full_state(model)
+    assert before.keys() == made(kind).state_dict().keys()
+    config = LearnerConfig(lr=0.01, routing=how)
+    learner = TorchLearner(model, config, LossConfig())
+    learner.update(samples)
+    learner.update(samples)
+    merged = made(kind)
+    merged.load_state_dict(full_state(model))
+    moved = {name for name, weight in merged.state_dict().items() if (weight != before[name]).any()}
+    experts = {f"model.layers.0.mlp.experts.{name}" for name in ("gate_up_proj", "down_proj")}
+    assert experts <= moved or kind == "qwen2"  # whose experts peft leaves alone
+    assert "model.layers.0.self_attn.q_proj.weight" in moved
+    found = TorchLearner(merged, config, LossConfig()).logprobs(samples)
+    for a, b in zip(found, learner.logprobs(samples), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+    ids, (body, _) = torch.from_numpy(samples[0].token_ids)[None], body_of(model)
+    for own in (body, merged.model):
+        routing.replay(own, None)
+    with torch.no_grad():
+        pair = [own(ids).last_hidden_state for own in (body, merged.model)]
+    torch.testing.assert_close(*pair, atol=1e-4, rtol=1e-4)

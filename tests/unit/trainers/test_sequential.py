@@ -112,6 +112,17 @@ def test_an_episode_that_ended_earlier_waits_with_weight_one_for_its_own_last_tu
     assert [p[0].weight for p in made.passes] == [0.5, 0.5, 1.0]
 
 
+def test_attempts_of_the_past_have_a_share_of_their_own() -> None:
+    """Of two new ones and of two old ones: what the old ones reach leaves the new ones alone."""
+    new = [episode([0, 1], index=0, advantage=1.0), episode([0], index=1, advantage=1.0)]
+    old = [
+        replace(episode([0, 1], index=n, advantage=1.0), replayed=True, weight=0.5) for n in (2, 3)
+    ]
+    made = Recorder({})
+    made.update([*new, *old])
+    assert [[s.weight for s in one] for one in made.passes] == [[0.5, 0.5, 0.5], [1, 1, 0.5, 0.5]]
+
+
 def test_a_row_holds_one_turn_and_ends_with_it() -> None:
     made = turn_row(
         episode([0, 0, -1, 1, 1, -1, 2], index=3, advantage=2.0), 1, factor=0.5, share=0.25
@@ -119,6 +130,11 @@ def test_a_row_holds_one_turn_and_ends_with_it() -> None:
     assert made.turn_ids.tolist() == [-1, -1, -1, -1, 1, 1]
     assert made.advantages.tolist() == [0, 0, 0, 0, 1, 1]
     assert (made.trajectory, made.weight) == (3, 0.25)
+    experts = np.arange(8 * 6, dtype=np.uint16).reshape(8, 3, 2)
+    whole = replace(episode([0, 0, -1, 1, 1, -1, 2], index=3, advantage=2.0), routing=experts)
+    cut = turn_row(whole, 1, factor=0.5, share=0.25).routing
+    assert cut is not None
+    assert cut.tolist() == experts[:6].tolist()
 
 
 def test_each_turn_is_measured_from_the_policy_that_the_later_ones_left() -> None:

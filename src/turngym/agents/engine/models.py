@@ -413,6 +413,8 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> PreTrainedModel
     with seeded(seed), warnings.catch_warnings():
         # peft 0.21 reads a property that transformers 5 renamed.
         warnings.simplefilter("ignore", FutureWarning)
+        # It looks for the ranks of experts among modules, and has them at parameters.
+        warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys", RuntimeWarning)
         try:
             adapted: PreTrainedModel = get_peft_model(model, config)
         except ValueError as error:

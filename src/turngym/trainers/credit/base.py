@@ -165,7 +165,7 @@ class TurnBatch:
         return [np.asarray(part, dtype=np.float64) for part in np.split(values_N, cuts)]
 
     def check_finite(self, values_N: FloatArray, what: str) -> None:
-        """Raise when a value is NaN or infinite.
+        """Raise when a value is NaN or infinite, or would be as float32, in which losses are.
 
         Args:
             values_N: One value per turn.
@@ -174,7 +174,7 @@ class TurnBatch:
         Raises:
             TrainingError: Names the task, the attempt and the turn.
         """
-        bad = np.flatnonzero(~np.isfinite(values_N))
+        bad = np.flatnonzero(~(np.abs(values_N) <= np.finfo(np.float32).max))
         if bad.size:
             episode = self.episodes[int(self.episode_N[bad[0]])]
             raise TrainingError(
@@ -268,9 +268,29 @@ class Credit:
     """One array [T] per trajectory: the mean advantage of the tokens of each turn."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Groups that are not trained on, by reason: ``too_small``, ``zero_spread``, ``filtered``,
-    or ``warmup`` while a reward source still has to learn."""
+    or ``warmup`` while a reward source or a critic still has to learn."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """``credit/*``."""
+
+
+def unused_groups(
+    count: int, turns: TurnBatch, *, is_warm: bool = True, filtered: int = 0
+) -> dict[str, int]:
+    """Return how many of ``count`` groups are not trained on, by reason: ``Credit.dropped``.
+
+    Args:
+        count: Groups of the batch.
+        turns: Those that are left of it. A group without a turn there is ``too_small``.
+        is_warm: Whether the policy may learn.
+        filtered: Groups that a filter left out.
+    """
+    left = len(np.unique(turns.group_B))
+    reasons = {
+        "too_small": count - filtered - left,
+        "filtered": filtered,
+        "warmup": 0 if is_warm else left,
+    }
+    return {reason: number for reason, number in reasons.items() if number}
 
 
 def credit_of_turns(
@@ -323,12 +343,13 @@ def trained_turns(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
     were trained early, are what the first one reads; an episode of them alone has no turn left.
     """
     return [
-        replace(group, trajectories=tuple(_without_head(t) for t in group.trajectories))
+        replace(group, trajectories=tuple(without_head(t) for t in group.trajectories))
         for group in groups
     ]
 
 
-def _without_head(trajectory: Trajectory) -> Trajectory:
+def without_head(trajectory: Trajectory) -> Trajectory:
+    """Return an episode from its first turn on that is trained on, as ``trained_turns`` does."""
     turns = trajectory.turns
     head = list(takewhile(lambda turn: not turn.num_sampled_tokens, turns))
     if not head:

@@ -25,6 +25,7 @@ from turngym.trainers.credit.base import (
     StatelessSource,
     TurnBatch,
     credit_of_turns,
+    unused_groups,
 )
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray
@@ -100,16 +101,17 @@ class _FunctionCredit:
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
         is_ready, turns = self._sources.is_ready, TurnBatch.of(groups)
+        dropped = unused_groups(len(groups), turns, is_warm=is_ready)
         if not turns.episodes:
-            return Credit(samples=(), dropped={"too_small": len(groups)})
+            return Credit(samples=(), dropped=dropped)
         components = self._sources.read(turns)
         metrics = self._sources.metrics()
         if not is_ready:
-            return Credit(samples=(), dropped={"warmup": len(groups)}, metrics=metrics)
+            return Credit(samples=(), dropped=dropped, metrics=metrics)
         with self._config.running():
             found = _settled(self._function(turns, components, **self._config.settings))
             values_N = _one_per_turn(found, turns, self._config)
-        return credit_of_turns(turns, values_N, metrics=metrics)
+        return credit_of_turns(turns, values_N, dropped=dropped, metrics=metrics)
 
     def state(self) -> Mapping[str, Tensor]:
         return self._sources.state()

@@ -71,7 +71,7 @@ class LossParts:
     """To be minimised."""
     policy: Tensor
     kl: Tensor
-    """Sum of coefficient times the estimate, before ``kl_coefficient``."""
+    """Sum of the estimates, without any coefficient."""
     clipped: Tensor
     """Number of tokens whose gradient the surrogate bounded or removed."""
 
@@ -108,8 +108,9 @@ def policy_loss(terms: TokenTerms, config: LossConfig, regularizer: RegularizerC
     policy = (weighted_coefficients_N * losses_N).sum()
     total, kl = policy, weights_N.new_zeros(())
     if regularizer.kl_coefficient > 0:
-        kl = (weights_N * _divergences(terms, regularizer.kl_estimator)).sum()
-        total = total + regularizer.kl_coefficient * kl
+        divergences_N = _divergences(terms, regularizer.kl_estimator)
+        total = total + regularizer.kl_coefficient * (weights_N * divergences_N).sum()
+        kl = divergences_N.sum()
     if regularizer.entropy_coefficient > 0:
         if terms.entropies is None:
             raise ValueError("entropy_coefficient > 0 needs entropies")

@@ -100,6 +100,11 @@ def plain_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def plain_name(name: str) -> str:
+    """Return the name of a module or weight without adapters, whose wrappers may be nested."""
+    return ".".join(part for part in name.split(".") if part != "base_layer")
+
+
 @contextmanager
 def computing(body: nn.Module) -> Iterator[None]:
     """Compute the forward passes of a body inside the block as ``place`` noted."""

@@ -94,7 +94,6 @@ class _Totals:
 
     loss: float = 0.0
     policy: float = 0.0
-    kl: float = 0.0
     imitation: float = 0.0
     episodes: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Logarithm of each episode's importance weight."""
@@ -102,7 +101,6 @@ class _Totals:
     def add(self, other: _Totals) -> None:
         self.loss += other.loss
         self.policy += other.policy
-        self.kl += other.kl
         self.imitation += other.imitation
         for episode, log in other.episodes.items():
             self.episodes[episode] += log
@@ -382,9 +380,11 @@ class TorchLearner:
             # A filler only takes part in the communication of the forward and backward pass.
             if batch.is_filler:
                 continue
-            totals.add(_Totals(parts.total.item(), parts.policy.item(), parts.kl.item()))
+            totals.add(_Totals(parts.total.item(), parts.policy.item()))
             totals.add_weights(batch, samples, terms.policy_logprobs)
             sums.add_mean("train/clip_fraction", parts.clipped.item(), len(batch.targets_N))
+            if self._regularizer.kl_coefficient > 0:
+                sums.add_mean("train/kl_ref", parts.kl.item(), len(batch.targets_N))
             self._measure(terms, batch, samples, sums, is_first=is_first)
         if self._demonstrations is not None:
             totals.imitation = self._demonstrations.backpropagate(
@@ -401,8 +401,6 @@ class TorchLearner:
         sums.add_mean("train/effective_share", share, 1)
         sums.add_mean("train/loss", totals.loss, 1)
         sums.add_mean("train/policy_loss", totals.policy, 1)
-        if self._regularizer.kl_coefficient > 0:
-            sums.add_mean("train/kl_ref", totals.kl, 1)
         if self._demonstrations is not None:
             sums.add_mean("train/imitation_loss", totals.imitation, 1)
         sums.add_mean("train/grad_norm", norm, 1)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from turngym.agents.engine.models import save_model_dir
 from turngym.errors import CheckpointError, TrainingError
 from turngym.trainers.settings.optimizer import OptimizerConfig
+from turngym.trainers.update.compute import plain_name
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -207,14 +208,17 @@ def full_state(model: PreTrainedModel) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     with torch.no_grad():
         deltas = {
-            f"{name}.weight": module.get_delta_weight(adapted.active_adapter)
+            # Of experts peft adapts parameters that have other names, with a wrapper for each.
+            plain_name(f"{name}.{getattr(module, 'parameter_name', 'weight')}"): (
+                module.get_delta_weight(adapted.active_adapter)
+            )
             for name, module in plain.named_modules()
             if hasattr(module, "get_delta_weight")
         }
         for key, tensor in plain.state_dict().items():
             if ".lora_" in key:
                 continue
-            name = key.replace(".base_layer.", ".")
+            name = plain_name(key)
             state[name] = tensor + deltas[name] if name in deltas else tensor
     return state
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from turngym.agents.engine.protocol import Experts
 from turngym.errors import ConfigError, TrainingError
-from turngym.trainers.update.compute import plain_model
+from turngym.trainers.update.compute import plain_model, plain_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -48,7 +48,7 @@ def set_routing(model: PreTrainedModel, how: Literal["own", "replay"]) -> None:
     names: dict[int, str] = {}
     for name, module in body.named_modules():
         if type(module).__name__.lower().endswith("topkrouter") and (at := _LAYER.search(name)):
-            names[int(at[1])] = name
+            names[int(at[1])] = plain_name(name)
             is_normal = _is_normal(type(module), config)
             setattr(module, _GIVEN, None)
             module.register_forward_hook(partial(_replayed, is_normal=is_normal))
@@ -82,7 +82,10 @@ def replay(body: nn.Module, given_NLK: Tensor | None) -> None:
         )
     for layer, name in names.items():
         given_NK = None if given_NLK is None else given_NLK[:, layer].long()
-        setattr(body.get_submodule(name), _GIVEN, given_NK)
+        router: Any = body.get_submodule(name)
+        while hasattr(router, "base_layer"):  # below its adapters, which a copy may have merged
+            router = router.base_layer
+        setattr(router, _GIVEN, given_NK)
 
 
 def laid_out(

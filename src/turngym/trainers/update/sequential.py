@@ -12,6 +12,7 @@ with the attempts that reached the turn (``"task_turn"``): with equal lengths it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -56,14 +57,20 @@ class LastTurnFirstLearner(TorchLearner):
         lr, start = optimizer.lr, optimizer.steps
         counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
         weights = {sample.trajectory: 1.0 for sample in counted}
+        # Attempts of the past are averaged apart, so they have shares of their own.
+        sizes = Counter({s.trajectory: s.replayed for s in counted}.values())
         found = {int(turn) for s in counted for turn in s.turn_ids[s.loss_mask]}
         turns = sorted(found, reverse=True)
         before = turn_logprobs(self, counted, turns[:1])
         for turn, earlier in pairwise([*turns, None]):
             assert turn is not None
             here = [sample for sample in counted if (sample.turn_ids == turn).any()]
-            share = len(here) / len(weights)
-            rows = [turn_row(s, turn, factor=weights[s.trajectory], share=share) for s in here]
+            reach = Counter(sample.replayed for sample in here)
+            shares = {kind: count / sizes[kind] for kind, count in reach.items()}
+            rows = [
+                turn_row(s, turn, factor=weights[s.trajectory], share=shares[s.replayed])
+                for s in here
+            ]
             optimizer.steps = start
             self.fit(rows, sums, is_first=turn == turns[0])
             if earlier is not None:
@@ -118,4 +125,5 @@ def _only(sample: TrainingSample, turns: Collection[int]) -> TrainingSample:
         behaviour_logprobs=np.where(mask, sample.behaviour_logprobs, 0)[kept].astype(np.float32),
         advantages=np.where(mask, sample.advantages, 0)[kept].astype(np.float32),
         policy_versions=np.where(mask, sample.policy_versions, -1)[kept],
+        routing=None if sample.routing is None else sample.routing[kept],
     )

@@ -296,6 +296,7 @@ async def test_an_empty_batch_teaches_nothing() -> None:
         pytest.param({"mode": "offline"}, id="offline"),
         pytest.param({"critic": {"warmup_until": 0.9, "most_warmup_updates": 2}}, id="explored"),
         pytest.param({"token_baseline": {"warmup_updates": 0}}, id="token baseline"),
+        pytest.param({"critic": {"encoder": "policy", "freeze_encoder": True}}, id="frozen"),
     ],
 )
 async def test_a_resumed_method_goes_on_to_the_bit(settings: Any, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from turngym.trainers.credit.sources.gains import (
     feedback_gains,
     stretched,
 )
+from turngym.trainers.selection.past import as_context
 from turngym.trainers.settings.rewards import FeedbackGain
 from turngym.types import Message
 
@@ -123,6 +124,17 @@ def test_gains_are_those_of_plain_forward_passes() -> None:
     assert component.has_value_N.tolist() == [True, True, False]
 
 
+def test_turns_after_a_head_that_is_not_trained_gain_what_they_gain_in_the_whole() -> None:
+    whole = rendered_episode(SAID)
+    head, rest = as_context(whole.turns[:1]), whole.turns[1:]
+    cut = replace(whole, turns=(*head, *rest), policy_seed=9)
+    given = replace(whole, turns=as_context(whole.turns), policy_seed=8)
+    source = FeedbackGainSource(CONFIG, context(sharpened()))
+    found = source.read(batch([whole, cut, given]))["feedback_gain"]
+    assert found.has_value_N.tolist() == [True, True, False] + [False, True, False] + [False] * 3
+    assert found.values_N[4] == pytest.approx(found.values_N[1], abs=1e-5)
+
+
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 def test_one_pass_equals_the_loop(architecture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
@@ -175,10 +187,10 @@ def test_turns_without_usable_feedback_have_no_value() -> None:
         [False, True, False],
         [False, True, False],
         [False, False, False],
-        [False, False, False],
+        [False, False, False],  # none of its turns is trained on: no fallback
     ]
     assert not component.values_N[~component.has_value_N].any()
-    assert source.metrics()["credit/feedback_gain_fallbacks"] == 1 + 1 + 2 + 2
+    assert source.metrics()["credit/feedback_gain_fallbacks"] == 1 + 1 + 2
 
 
 def test_feedback_that_is_used_gains_more_than_feedback_that_is_not() -> None:

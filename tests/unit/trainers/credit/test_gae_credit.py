@@ -15,7 +15,9 @@ from helpers.critics import algo, context, matching_game
 from helpers.trajectories import episode, group, turn
 from turngym.errors import ConfigError
 from turngym.trainers.credit.base import Credit
+from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.credit.critics.gae import GaeCredit
+from turngym.trainers.metrics import rollout_metrics
 from turngym.trainers.selection.past import as_context
 from turngym.trainers.settings.group import Gae
 from turngym.types import Message, StopReason
@@ -129,6 +131,39 @@ async def test_the_policy_waits_for_the_critic(level: str) -> None:
     found = [await made.assign(matching_game(seed)) for seed in range(3)]
     assert [len(credit.samples) for credit in found] == [0, 0, 8]
     assert all(len(credit.advantages) == 8 for credit in found)
+
+
+@pytest.mark.parametrize("made", ["gae", "archer", "task_value"])
+async def test_groups_that_nothing_is_learned_from_are_counted(made: str) -> None:
+    critic = {"warmup_updates": 1}
+    advantage: dict[str, Any] = {"type": made}
+    if made == "archer":
+        critic |= {"hidden": 16, "max_tokens": 16, "steps_per_update": 1, "batch_turns": 4}
+        advantage["actor_turns"] = 2
+    if made != "task_value":
+        advantage["critic"] = critic
+    credit_method = build_credit(algo(advantage), context())
+    batch = [*matching_game(0), group(episode([0.0, 1.0], error="broke")), *matching_game(1)]
+    waiting = await credit_method.assign(batch)
+    learning = await credit_method.assign(batch)
+    assert learning.dropped == {"too_small": 1}
+    found = rollout_metrics(batch, advantages=learning.advantages, dropped=learning.dropped)
+    assert found["rollout/groups_used"] == 2
+    assert found["rollout/groups_too_small"] == 1
+    assert found["rollout/advantage_abs_mean"] > 0
+    if made == "task_value":
+        return
+    assert (waiting.samples, waiting.dropped) == ((), {"too_small": 1, "warmup": 2})
+    found = rollout_metrics(batch, advantages=waiting.advantages, dropped=waiting.dropped)
+    assert found["rollout/groups_used"] == found["rollout/advantage_abs_mean"] == 0
+
+
+@pytest.mark.parametrize("tokens", range(1, 60))
+async def test_one_episode_is_whitened_whatever_its_length(tokens: int) -> None:
+    """A share of 1/49 for each of 49 tokens adds up to a little less than 1."""
+    turns = [turn(0.0, drawn=range(3, 3 + tokens)), turn(1.0)]
+    credit = await method(gamma=0.5, batch={"unit": "episode"}).assign([group(episode(turns))])
+    assert np.abs(credit.samples[0].advantages).max() > 0.1
 
 
 async def test_a_group_of_one_is_enough() -> None:

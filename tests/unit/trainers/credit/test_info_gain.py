@@ -27,6 +27,7 @@ from turngym.trainers.credit.sources.gains import (
     information_gains,
     truth_tokens,
 )
+from turngym.trainers.selection.past import as_context
 from turngym.trainers.settings.rewards import InfoGain
 
 CONFIG = InfoGain(type="info_gain")
@@ -67,6 +68,17 @@ def test_gains_are_those_of_plain_forward_passes() -> None:
     np.testing.assert_allclose(component.values_N, [*np.diff(beliefs), 0], atol=1e-5)
     assert np.abs(component.values_N[:2]).min() > 1e-3
     assert component.has_value_N.tolist() == [True, True, False]
+
+
+def test_turns_after_a_head_that_is_not_trained_gain_what_they_gain_in_the_whole() -> None:
+    whole = rendered_episode(SAID, truth="key", answer="go key")
+    head, rest = as_context(whole.turns[:1]), whole.turns[1:]
+    cut = replace(whole, turns=(*head, *rest), policy_seed=9)
+    given = replace(whole, turns=as_context(whole.turns), policy_seed=8)
+    source = InfoGainSource(CONFIG, context(sharpened()))
+    found = source.read(batch([whole, cut, given]))["info_gain"]
+    assert found.has_value_N.tolist() == [True, True, False] + [False, True, False] + [False] * 3
+    assert found.values_N[4] == pytest.approx(found.values_N[1], abs=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from helpers.critics import algo, context
-from helpers.trajectories import episode, group
+from helpers.trajectories import episode, group, turn
 from turngym.config import load_config
 from turngym.errors import TrainingError
 from turngym.reports.runs import read_run
@@ -53,6 +53,19 @@ async def test_a_turn_earns_its_reward_and_the_growth_of_the_value() -> None:
     assert credit.metrics["credit/advantage_noise"] == pytest.approx(1.0 / 4 / 2)
     trained = credit.samples[0]
     assert trained.advantages[trained.loss_mask][-1] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("unit", ["episode", "turn", "token"])
+async def test_advantages_are_whitened_over_what_counts_once(unit: str) -> None:
+    made = method(replace(context(), play_on=play_on), batch={"unit": unit, "eps": 1e-9})
+    attempts = [turn(0.0, drawn=(3,)), turn(0.0, drawn=(3, 4, 5)), turn(1.0, drawn=(3,))]
+    credit = await made.assign([group(episode(attempts), episode([0.5], member=1))])
+    raw = np.array([0.25, 0.25, 0.5, 0.5])
+    counts = {"episode": [1 / 3, 1 / 3, 1 / 3, 1], "turn": [1, 1, 1, 1], "token": [1, 3, 1, 2]}
+    weights = np.array(counts[unit], dtype=np.float64)
+    centred = raw - np.average(raw, weights=weights)
+    scale = np.sqrt((weights * centred**2).sum() / (weights.sum() - 1))
+    assert np.concatenate(credit.advantages) == pytest.approx(centred / scale)
 
 
 async def test_every_update_plays_on_with_seeds_of_its_own_also_after_a_resume() -> None:

@@ -132,3 +132,14 @@ def test_a_pool_of_one_is_nothing_or_itself(flags: dict[str, Any], wanted: float
 def test_dividing_by_a_negative_mean_is_refused() -> None:
     with pytest.raises(TrainingError, match=r"scale='mean': .* mean -0.5, wanted 0 or more"):
         normal([-1.0, 0.0], scale="mean")
+
+
+@pytest.mark.parametrize("centre", ["mean", "leave_one_out", "median", "log_mean_exp"])
+@pytest.mark.parametrize("scale", ["std", "batch_std", "mad", "none"])
+def test_a_group_in_which_nothing_counts_is_not_compared(centre: Any, scale: Any) -> None:
+    """OPO counts sampled tokens, and a prefix that all members are given has none."""
+    values, groups = np.array([1.0, 0.0, 1.0, 0.0]), np.array([0, 0, 1, 1])
+    counts = np.array([0.0, 0.0, 3.0, 2.0])
+    found = normalize(values, groups, Term(centre=centre, scale=scale), counts_N=counts)
+    assert found[:2].tolist() == [0, 0]
+    assert found[2] != found[3]

@@ -85,6 +85,8 @@ def test_a_reward_that_is_not_finite_names_task_attempt_and_turn() -> None:
     turns = TurnBatch.of([group([0.0], [0.0, 1.0])])
     with pytest.raises(TrainingError, match=r"made/train/0, attempt 1, turn 1: reward is inf"):
         turns.check_finite(np.array([0.0, 0.0, np.inf]), "reward")
+    with pytest.raises(TrainingError, match=r"made/train/0, attempt 1, turn 0: reward is 1e\+39"):
+        TurnBatch.of([group([0.0], [1e39, 0.0])])  # which float32 does not hold
 
 
 def test_channels_are_read_together() -> None:

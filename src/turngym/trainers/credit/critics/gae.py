@@ -22,6 +22,7 @@ from turngym.trainers.credit.base import (
     below,
     joined,
     trained_turns,
+    unused_groups,
 )
 from turngym.trainers.credit.critics.values import Mask, ValueModel, final_prompt
 from turngym.trainers.credit.group.normalize import scale_batch, spread_groups
@@ -76,8 +77,11 @@ class GaeCredit:
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
         """Return what ``groups`` teach; no samples while the critic warms up."""
         is_ready = self._sources.is_ready
-        turns, dropped = self._turns(trained_turns(groups))
+        turns, filtered = self._turns(trained_turns(groups))
         rewards_N = total_reward(self._sources.read(turns), self._config.rewards, turns)
+        # A source that still learns says what it thinks so far, and the critic learns beside it.
+        is_warm = is_ready and self._updates >= self._config.critic.warmup_updates
+        dropped = unused_groups(len(groups), turns, is_warm=is_warm, filtered=filtered)
         if not turns.episodes:
             return Credit(samples=(), dropped=dropped, metrics=self._sources.metrics())
         # Judged before it learns: a critic that knows the outcomes of its own batch would explain
@@ -86,8 +90,6 @@ class GaeCredit:
         if self._config.level == "turn":
             pairs = zip(turns.episodes, estimates, strict=True)
             estimates = [per_token(episode, values_T) for episode, values_T in pairs]
-        # A source that still learns says what it thinks so far, and the critic learns beside it.
-        is_warm = is_ready and self._updates >= self._config.critic.warmup_updates
         self._updates += 1
         advantages = scale_tokens(estimates, turns, self._config.batch)
         rows = enumerate(zip(turns.episodes, advantages, strict=True))
@@ -100,15 +102,14 @@ class GaeCredit:
             metrics=metrics | self._sources.metrics(),
         )
 
-    def _turns(self, groups: Sequence[TrajectoryGroup]) -> tuple[TurnBatch, dict[str, int]]:
+    def _turns(self, groups: Sequence[TrajectoryGroup]) -> tuple[TurnBatch, int]:
         """Return the turns of the groups that the filter keeps, and how many it dropped."""
         turns = TurnBatch.of(groups)
         if not self._config.filter.is_active or not turns.episodes:
-            return turns, {}
+            return turns, 0
         kept = sorted(spread_groups(turns.outcome_B, turns, self._config.filter))
         dropped = len(set(turns.group_B.tolist())) - len(kept)
-        turns = TurnBatch.of([groups[number] for number in kept])
-        return turns, {"filtered": dropped} if dropped else {}
+        return TurnBatch.of([groups[number] for number in kept]), dropped
 
     def _judge_and_learn(
         self, turns: TurnBatch, rewards_N: FloatArray

@@ -14,7 +14,13 @@ from torch import Tensor
 from turngym.coroutines import at_home
 from turngym.errors import TrainingError
 from turngym.seeding import derive_seed
-from turngym.trainers.credit.base import Credit, CreditContext, TurnBatch, credit_of_turns
+from turngym.trainers.credit.base import (
+    Credit,
+    CreditContext,
+    TurnBatch,
+    credit_of_turns,
+    unused_groups,
+)
 from turngym.trainers.credit.group.normalize import scale_batch
 from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import MonteCarlo
@@ -49,8 +55,9 @@ class MonteCarloCredit:
         turns = TurnBatch.of(groups)
         seed = derive_seed(self._context.seed, "monte_carlo", self._updates)
         self._updates += 1
+        dropped = unused_groups(len(groups), turns)
         if not turns.episodes:
-            return Credit(samples=())
+            return Credit(samples=(), dropped=dropped)
         found = await at_home(
             self._context.play_on(turns.episodes, self._config.continuations, seed)
         )
@@ -63,11 +70,12 @@ class MonteCarloCredit:
             "credit/advantage_noise": float(np.abs(halves_HN[0] - halves_HN[1]).mean() / 2),
         }
         if self._config.batch is not None:
-            counts_N = np.ones(values_N.shape)
-            if self._config.batch.unit == "token":
-                counts_N = turns.tokens_N.astype(np.float64)
+            unit = self._config.batch.unit
+            counts_N = 1 / turns.length_B[turns.episode_N]  # the turns of an episode count once
+            if unit != "episode":
+                counts_N = turns.counts(unit)
             values_N = scale_batch(values_N, counts_N, self._config.batch)
-        return credit_of_turns(turns, values_N, metrics=metrics)
+        return credit_of_turns(turns, values_N, dropped=dropped, metrics=metrics)
 
     def state(self) -> dict[str, Tensor]:
         """Return the number of updates, which seeds the next continuations."""

@@ -23,6 +23,7 @@ from turngym.trainers.credit.base import (
     below,
     joined,
     trained_turns,
+    unused_groups,
 )
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
 from turngym.trainers.credit.critics.utterance_encoder import Encoder, new_encoder
@@ -218,13 +219,16 @@ class CriticLearner:
     def state(self) -> dict[str, Tensor]:
         """Return both nets, moments and the number of steps."""
         online, target = self.online.state_dict(), self.target.state_dict()
+        if self._config.freeze_encoder:  # one for both, and a file holds no tensor twice
+            target = {name: t for name, t in target.items() if not name.startswith("encoder.")}
         parts = {"online": online, "target": target, "optimizer": self._optimizer.state()}
         return joined(parts) | {"steps": torch.tensor([self.steps])}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
         self.online.load_state_dict(below(tensors, "online"))
-        self.target.load_state_dict(below(tensors, "target"))
+        is_whole = not self._config.freeze_encoder
+        self.target.load_state_dict(below(tensors, "target"), strict=is_whole)
         steps = int(tensors["steps"].item())
         self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)
 
@@ -265,6 +269,8 @@ class ReplayedCritic:
             expectile=expectile,
         )
         self._newest: list[Transition] = []
+        self._unused: dict[str, int] = {}
+        """Groups of the newest batch that the policy learns nothing from, by reason."""
         self._metrics: dict[str, float] = {}
 
     @property
@@ -286,6 +292,7 @@ class ReplayedCritic:
         if self.updates == 0:
             self._pretrain()
         turns = TurnBatch.of(trained_turns(groups))
+        self._unused = unused_groups(len(groups), turns, is_warm=self.is_warm)
         if not self._replay:
             self.buffer.clear()
         self._newest = self._transitions(turns)
@@ -338,10 +345,11 @@ class ReplayedCritic:
             losses.append(self._learner.step(rows, at, fresh))
         returns_K = np.array([row.mc_return for row in self._newest])[: q_K.size]
         self._metrics = {
-            "credit/critic_loss": float(np.mean(losses)) if losses else 0.0,
             "credit/buffer_turns": float(len(self.buffer)),
             **self._warm_up.end_update(q_K, returns_K),
         }
+        if losses:
+            self._metrics["credit/critic_loss"] = float(np.mean(losses))
 
     def sample(self, purpose: str, count: int) -> list[Transition]:
         """Return replayed turns; which ones depends on the seed, ``purpose`` and the update.
@@ -380,6 +388,7 @@ class ReplayedCritic:
             samples=tuple(samples),
             trajectories=turns.episodes,
             advantages=tuple(advantages),
+            dropped=self._unused,
             metrics=self._metrics | fit | dict(metrics),
         )
 

@@ -42,10 +42,11 @@ def normalize(
         TrainingError: ``scale="mean"`` meets a baseline group whose mean is negative.
     """
     result_N = np.zeros(values_N.shape)
-    inside_N = baseline_N >= 0
+    counts = np.ones(values_N.shape) if counts_N is None else counts_N
+    # Where nothing counts, as among turns that are context alone, nothing is compared.
+    inside_N = np.isin(baseline_N, baseline_N[(baseline_N >= 0) & (counts > 0)])
     if not inside_N.any():
         return result_N
-    counts = np.ones(values_N.shape) if counts_N is None else counts_N
     groups = _Groups.of(values_N[inside_N], baseline_N[inside_N], counts[inside_N])
     spread_P = groups.largest(groups.values_N) + groups.largest(-groups.values_N)
     is_one_P, is_equal_P = groups.size_P <= 1, spread_P < ZERO_SPREAD
@@ -197,7 +198,7 @@ def scale_batch(values_N: FloatArray, counts_N: FloatArray, config: BatchScale) 
     """
     size = counts_N.sum()
     counted_N = values_N[counts_N > 0]
-    if size < 1 or np.ptp(counted_N) < ZERO_SPREAD:
+    if not counted_N.size or np.ptp(counted_N) < ZERO_SPREAD:
         return np.zeros(values_N.shape)
     centred_N = values_N - (counts_N * values_N).sum() / size
     variance = (counts_N * centred_N**2).sum() / max(size - 1, 1)

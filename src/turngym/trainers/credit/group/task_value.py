@@ -19,6 +19,7 @@ from turngym.trainers.credit.base import (
     below,
     credit_of_turns,
     joined,
+    unused_groups,
 )
 from turngym.trainers.credit.group.group_relative import term_returns
 from turngym.trainers.credit.group.normalize import scale_batch
@@ -139,11 +140,11 @@ class TaskValueCredit:
         """
         is_ready = self._sources.is_ready
         turns = TurnBatch.of(groups)
+        dropped = unused_groups(len(groups), turns, is_warm=is_ready)
         if not turns.episodes:
-            return Credit(samples=(), dropped={"too_small": len(groups)})
+            return Credit(samples=(), dropped=dropped)
         components = self._sources.read(turns)
         if not is_ready:
-            dropped = {"warmup": len(groups)}
             return Credit(samples=(), dropped=dropped, metrics=self._sources.metrics())
         wanted = Term(rewards=self._config.rewards)
         rewards_B = self._values.rewards(term_returns(turns, components, wanted)[turns.start_B])
@@ -162,12 +163,13 @@ class TaskValueCredit:
             "credit/known_tasks": float(is_known_B.mean()),
             "credit/task_value": float(np.mean(known)),
         }
-        waiting = len(np.setdiff1d(turns.group_B, turns.group_B[keep_B]))
+        if waiting := len(np.setdiff1d(turns.group_B, turns.group_B[keep_B])):
+            dropped["warmup"] = waiting
         return credit_of_turns(
             turns,
             values_N,
             keep_B=keep_B,
-            dropped={"warmup": waiting} if waiting else {},
+            dropped=dropped,
             metrics=self._sources.metrics() | advantage_metrics(values_N) | own,
         )
 

@@ -15,6 +15,7 @@ text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
@@ -33,6 +34,7 @@ from turngym.trainers.credit.base import (
     RewardComponent,
     StatelessSource,
     TurnBatch,
+    without_head,
 )
 from turngym.trainers.credit.sources.branches import Branch, Tree, TreeScorer, TreeScores
 from turngym.trainers.samples import FloatArray, IntArray
@@ -60,12 +62,20 @@ class _GainSource(StatelessSource[ConfigT]):
             self._metrics[f"credit/{name}_mean"] = float(values.mean())
 
 
+def _starts(turns: TurnBatch, episodes: Sequence[Trajectory]) -> list[int]:
+    """Return the number of the first turn, among the N, of episodes without their heads."""
+    left_B = np.array([len(episode.turns) for episode in episodes], dtype=np.int64)
+    starts: list[int] = (turns.start_B + turns.length_B - left_B).tolist()
+    return starts
+
+
 class InfoGainSource(_GainSource[InfoGain]):
     """The component ``info_gain``; learns nothing of its own.
 
     The last turn of an episode has no value, and neither have episodes that cannot be scored: no
     true answer, rewritten history, an answer that does not fit into the model, log-probs that are
-    not finite. ``credit/info_gain_fallbacks`` counts those.
+    not finite. ``credit/info_gain_fallbacks`` counts those. Turns before the first that is trained
+    on are what it reads, and have no value.
 
     Args:
         config: Form of the gain, and the ablation.
@@ -87,11 +97,12 @@ class InfoGainSource(_GainSource[InfoGain]):
 
     def read(self, turns: TurnBatch) -> Components:
         """Return the gains of a batch."""
-        questions = [self._question(episode) for episode in turns.episodes]
+        episodes = [without_head(episode) for episode in turns.episodes]
+        questions = [self._question(episode) for episode in episodes]
         scores = iter(self._score([q for q in questions if q is not None]))
         values_N = np.full(turns.turn_N.shape, np.nan)
         fallbacks = 0
-        for question, start in zip(questions, turns.start_B.tolist(), strict=True):
+        for question, start in zip(questions, _starts(turns, episodes), strict=True):
             answer_T = np.full(1, np.nan)
             if question is not None:
                 pairs = zip(question.branches, next(scores).branches, strict=True)
@@ -194,7 +205,7 @@ class FeedbackGainSource(_GainSource[FeedbackGain]):
     pi(placeholder)``, in nats, with the policy as it is now and at its sampling temperature. The
     last turn has no value, nor has one whose feedback is empty or cannot be distinguished from the
     chat template; ``credit/feedback_gain_fallbacks`` counts the latter, and turns of episodes with
-    a rewritten history.
+    a rewritten history. Turns before the first that is trained on are what it reads.
 
     Args:
         config: The placeholder.
@@ -224,10 +235,11 @@ class FeedbackGainSource(_GainSource[FeedbackGain]):
 
     def read(self, turns: TurnBatch) -> Components:
         """Return the gains of a batch."""
-        asked = [self._counterfactuals(episode) for episode in turns.episodes]
+        episodes = [without_head(episode) for episode in turns.episodes]
+        asked = [self._counterfactuals(episode) for episode in episodes]
         results = iter(self._score([tree for tree, asking, _ in asked if asking]))
         values_N = np.full(turns.turn_N.shape, np.nan)
-        for (tree, asking, _), start in zip(asked, turns.start_B.tolist(), strict=True):
+        for (tree, asking, _), start in zip(asked, _starts(turns, episodes), strict=True):
             if asking:
                 values_N[start + np.array(asking)] = feedback_gains(tree, next(results))
         component = RewardComponent.where_finite(values_N)
@@ -243,7 +255,7 @@ class FeedbackGainSource(_GainSource[FeedbackGain]):
         but get no value.
         """
         layout = Layout.of(episode)
-        later = len(episode.turns) - 1
+        later = max(0, len(episode.turns) - 1)
         if layout is None:
             return _EMPTY, [], later
         chosen_L = np.zeros(layout.token_ids_L.shape, dtype=np.bool_)
