@@ -117,9 +117,10 @@ def after_thoughts(text: str) -> str:
 
     A tag inside of a JSON object, as in an argument of a call, is no thought.
     """
-    tags = [*THOUGHT_TAG.finditer(text)]
-    objects = [(start, end) for _, start, end in _objects(text)] if tags else []
-    for tag in reversed(tags):
+    if "think>" not in text:  # which every turn of every environment asks
+        return text
+    objects = [(start, end) for _, start, end in _objects(text)]
+    for tag in reversed([*THOUGHT_TAG.finditer(text)]):
         before = bisect(objects, (tag.start(),)) - 1
         if before < 0 or objects[before][1] <= tag.start():
             return "" if tag[0] == THOUGHT else text[tag.end() :]

@@ -131,7 +131,7 @@ class EpisodeCore:
     spec: EnvSpec | None = None
     """As ``gymnasium.make`` made it; None when it was not made by an id."""
     _np_random_seed: int | None = None
-    _lists_actions = _has_state_key = _has_potential = False
+    _lists_actions = _has_state_key = _has_potential = _has_picture = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Note what this class overrides, so that a turn need not ask what it does not."""
@@ -139,6 +139,7 @@ class EpisodeCore:
         cls._lists_actions = cls.legal_actions is not EpisodeCore.legal_actions
         cls._has_state_key = cls.state_key is not EpisodeCore.state_key
         cls._has_potential = cls.potential is not EpisodeCore.potential
+        cls._has_picture = cls.picture is not EpisodeCore.picture
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember the arguments, so that ``fork`` can build an equal environment."""
@@ -326,7 +327,9 @@ class EpisodeCore:
         return self.task(split, int(rng.integers(self.count(split) or _MAX_TASK_INDEX)))
 
     def _observed(self, outcome: Outcome) -> Observation:
-        image = self.picture() if outcome.image is None else outcome.image
+        image = outcome.image
+        if image is None and self._has_picture:
+            image = self.picture()
         return {"text": outcome.text} if image is None else {"text": outcome.text, "image": image}
 
     def _opened(self, outcome: Outcome) -> tuple[Observation, Info]:
