@@ -172,6 +172,13 @@ class IllegalLegalActions(LadderEnv):
         return ["jump 9"]
 
 
+class SetOfLegalActions(LadderEnv):
+    """Lists actions as no list."""
+
+    def legal_actions(self) -> Any:
+        return set(super().legal_actions())
+
+
 class ChangesItsTask(LadderEnv):
     """Forgets which task it plays."""
 
@@ -318,6 +325,13 @@ class Switch(TurnEnv):
 
     def expert_action(self) -> str:
         return "stop" if self.is_pressed else "press"
+
+
+class NeverPays(Switch):
+    """Scores what was done, and pays nothing for it."""
+
+    def end(self) -> Outcome:
+        return dataclasses.replace(super().end(), reward=0.0)
 
 
 class PaysOnlyAtStop(Switch):

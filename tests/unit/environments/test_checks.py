@@ -106,6 +106,7 @@ BROKEN_TURNS = {
     "PartsDoNotSum": ("infos", "turn 1: reward_parts sum to 0.5, not to the reward 1.0"),
     "FaultIsZero": ("infos", "stop_reason 'error_env': a fault is raised, it is not a step"),
     "IllegalLegalActions": ("infos", "legal action 'jump 9': You can jump 1 to 3 rungs"),
+    "SetOfLegalActions": ("infos", "silent agent, seed 0: reset: legal_actions must be a list of"),
     "ChangesItsTask": ("infos", "turn 1: task_id changed to 'other'"),
     "NoInstructions": ("infos", "silent agent, seed 0: reset: instructions are missing"),
     "RaisesOnGarbage": ("garbage actions", r"\(8 characters\): raised ValueError: embedded null"),
@@ -184,6 +185,7 @@ def test_return_and_score_must_agree_when_a_limit_ends_the_episode():
         return result(report, "return and score agree")
 
     assert agreement(broken_envs.Switch).status == "pass"
+    assert "score of 1, and no one was ever paid" in agreement(broken_envs.NeverPays).reason
     late = r"without its last turn: ends (truncated_turns) with a score of "
     for kind, what in (
         (broken_envs.PaysOnlyAtStop, "1 and a return of 0"),

@@ -218,6 +218,12 @@ def randomly(rng: np.random.Generator) -> Choose:
     )
 
 
+def listed_actions(info: Info) -> list[str]:
+    """Return the legal actions; none where they are no list, which the check of infos finds."""
+    legal = info.get("legal_actions")
+    return legal if isinstance(legal, list) else []
+
+
 def as_expert(env: AnyEnv) -> Choose:
     """Return a chooser that asks the environment's own expert."""
     return lambda _turn, _info: str(env.get_wrapper_attr("expert_action")())
@@ -409,10 +415,13 @@ def must_agree(env: AnyEnv, played: Sequence[Episode]) -> None:
     """
     expert = play(env, as_expert(env), name="expert", max_turns=_MAX_TURNS, seed=0)
     best = _return(expert)
+    is_paid = any(_paid(at) for episode in (expert, *played) for at in episode.steps)
+    if not is_paid and expert.end.info.get("score") == 1:
+        raise Broken("expert: ends with a score of 1, and no one was ever paid a reward")
     if not _is_scored(expert) or best <= 0:
         raise NotRun("its expert earns nothing, or its episodes have no score")
     pays_score = best == 1.0 == expert.end.info["score"]
-    is_sparse = pays_score and not any(at.reward for at in expert.steps[:-1])
+    is_sparse = pays_score and not any(map(_paid, expert.steps[:-1]))
     actions = expert.actions[:-1] + [""] * _MAX_TURNS
     late = replay(env, actions, name="the expert's episode without its last turn", seed=0)
     for episode in (expert, late, *played):
@@ -486,8 +495,12 @@ def must_not_count(episodes: Sequence[Episode]) -> None:
         raise Broken(f"{where} were carried out, though the legal actions differ")
 
 
+def _paid(at: Step) -> float:
+    return float(at.reward)
+
+
 def _return(episode: Episode) -> float:
-    return sum(float(at.reward) for at in episode.steps)
+    return sum(map(_paid, episode.steps))
 
 
 def _is_scored(episode: Episode) -> bool:

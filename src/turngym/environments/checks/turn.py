@@ -29,6 +29,7 @@ from turngym.environments.checks.probes import (
     difference,
     global_state,
     has_expert,
+    listed_actions,
     must_agree,
     must_differ,
     must_not_count,
@@ -110,7 +111,7 @@ class TurnChecks:
 
     def _players(self, env: AnyEnv, seed: int) -> Iterator[tuple[str, Callable[..., str]]]:
         _, info = env.reset(seed=seed)
-        lists_actions, is_guided = bool(info.get("legal_actions")), has_expert(env)
+        lists_actions, is_guided = bool(listed_actions(info)), has_expert(env)
         yield "silent", lambda _turn, _info: ""
         if lists_actions:
             yield "random", randomly(np.random.default_rng(seed))
@@ -464,9 +465,9 @@ def _interleave(env: AnyEnv, sibling: AnyEnv, seed: int, actions: list[str]) -> 
     sibling.reset(seed=seed + 1)
     observation, info = env.reset(seed=seed)
     steps = [Step(action=None, observation=observation, info=info)]
-    sibling_info: Mapping[str, Any] = sibling.reset(seed=seed + 2)[1]
+    sibling_info = sibling.reset(seed=seed + 2)[1]
     for turn, action in enumerate(actions):
-        legal = sibling_info.get("legal_actions")
+        legal = listed_actions(sibling_info)
         at = step(sibling, legal[turn % len(legal)] if legal else action)
         sibling_info = at.info
         if at.is_over:
