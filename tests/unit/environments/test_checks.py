@@ -3,6 +3,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -381,3 +382,25 @@ def test_children_are_found_while_threads_come_and_go():
         child.kill()
         child.wait()
     assert child.pid not in probes.children_of(os.getpid())
+
+
+CLOCKS = """
+import datetime, time
+from turngym.environments.checks.elsewhere import move_clock
+real = time.time()
+move_clock(400 * 86_400)
+found = [
+    time.time(), time.time_ns() / 1e9, time.mktime(time.localtime()),
+    time.mktime(time.strptime(time.ctime())), time.mktime(time.strptime(time.asctime())),
+    float(time.strftime("%s")), datetime.datetime.now().timestamp(),
+    time.mktime(time.localtime(time.mktime(time.gmtime()) - time.mktime(time.gmtime(0)))),
+]
+assert all(abs(one - real - 400 * 86_400) < 60 for one in found), found
+assert time.gmtime(0).tm_year == 1970
+assert time.strftime("%Y", time.gmtime(0)) == "1970"
+"""
+
+
+def test_every_clock_of_a_moved_process_is_ahead():
+    environment = {**os.environ, "TZ": "UTC"}
+    subprocess.run([sys.executable, "-c", CLOCKS], env=environment, check=True)

@@ -113,6 +113,14 @@ def move_clock(ahead_s: float) -> None:
     real, real_ns, real_date = time.time, time.time_ns, datetime.datetime
     time.time = lambda: real() + ahead_s
     time.time_ns = lambda: real_ns() + int(ahead_s * 1e9)
+    local, utc, text, of = time.localtime, time.gmtime, time.strftime, time.asctime
+    time.localtime = lambda seconds=None: local(time.time() if seconds is None else seconds)
+    time.gmtime = lambda seconds=None: utc(time.time() if seconds is None else seconds)
+    time.ctime = lambda seconds=None: of(time.localtime(seconds))
+    time.asctime = lambda tuple=None: of(time.localtime() if tuple is None else tuple)
+    time.strftime = lambda form, tuple=None: text(
+        form, time.localtime() if tuple is None else tuple
+    )
 
     class Ahead(real_date):  # type: ignore[valid-type, misc]  # a class in a variable
         @classmethod
