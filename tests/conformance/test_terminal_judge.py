@@ -72,8 +72,10 @@ async def test_a_judge_sees_changes_of_large_files_and_of_many(command: str, cha
 
 BUILD = 'mkdir -p out; for f in src/*.in; do o=out/$(basename "$f" .in).out; '
 BUILD += '[ -e "$o" ] || tr a-z A-Z < "$f" > "$o"; done'
+NEWER = BUILD.replace('[ -e "$o" ] ||', '[ ! "$o" -nt "$f" ] &&')
 SERVE = "exec python3 -m http.server {port} --bind 127.0.0.1 --directory app"
 SQL = "{{expert}}; python3 -c \"import sqlite3; sqlite3.connect('shop.db').execute('{}')\""
+MERGE = "git merge -q --no-ff -m m $(git for-each-ref --format '%(refname)' --no-merged)"
 UNTYPED = """python3 -c "import csv, sqlite3
 c = sqlite3.connect('scores.db')
 c.execute('CREATE TABLE score (name, score)')
@@ -107,7 +109,16 @@ ATTEMPTS = [
         "git merge -q -X theirs $(git branch --format '%(refname:short)' --no-merged)",
         1.0,
     ),
+    ("makefile", f"cat > build.sh <<'SH'\n{NEWER}\nSH", 1.0),  # ends with 1 where nothing is left
+    ("fix_python", "sed -i 's/range(low, high)/range(low, high + 2)/' *.py", 0.0),
+    ("stop_process", "{expert}; echo 'rm -f /tmp/*.pid' >> *.sh", 0.0),
+    ("write_service", "{expert}; sed -i 's/exec //; s/$/ \\&/' start.sh", 0.0),  # in the background
+    ("write_query", "{expert}\nsed -i 's/>= 5/> 5/' query.sql", 0.0),
+    ("nested_archive", "{expert}; mkdir left", 0.0),
+    ("merge_conflict", f"git reset -q --hard HEAD~; {MERGE}", 0.0),  # what main had is lost
     ("commit_change", "{expert}; git add .", 1.0),
+    ("commit_change", "{expert}; git commit -q -a --amend --no-edit", 0.0),
+    ("links", "{expert}; touch bin/.left", 0.0),
     ("commit_change", "{expert}; git stash -q; git stash apply -q", 0.0),
 ]
 

@@ -172,6 +172,13 @@ class IllegalLegalActions(LadderEnv):
         return ["jump 9"]
 
 
+class SetOfLegalActions(LadderEnv):
+    """Lists actions as no list."""
+
+    def legal_actions(self) -> Any:
+        return set(super().legal_actions())
+
+
 class ChangesItsTask(LadderEnv):
     """Forgets which task it plays."""
 
@@ -320,6 +327,13 @@ class Switch(TurnEnv):
         return "stop" if self.is_pressed else "press"
 
 
+class NeverPays(Switch):
+    """Scores what was done, and pays nothing for it."""
+
+    def end(self) -> Outcome:
+        return dataclasses.replace(super().end(), reward=0.0)
+
+
 class PaysOnlyAtStop(Switch):
     """Scores what is there at a limit, and pays nothing."""
 
@@ -343,6 +357,15 @@ class LeaksTheTruth(LadderEnv):
     def begin(self, task: Task) -> Outcome:
         outcome = super().begin(task)
         return Outcome(text=f"the password is T{task.seed}.", info=outcome.info)
+
+
+class LeaksANumber(LadderEnv):
+    """Shows a short number that it should hide, in what an agent reads before it starts."""
+
+    def begin(self, task: Task) -> Outcome:
+        self.secret = task.seed % 500
+        self.rules = f"Climb the ladder. Secret: {self.secret}."
+        return dataclasses.replace(super().begin(task), info={"ground_truth": self.secret})
 
 
 class ShowsTheTruthOnPurpose(LeaksTheTruth):

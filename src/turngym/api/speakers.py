@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.chat.prompting import ChatMessage, ChatModel
+from turngym.agents.policy import ContextOverflow
 from turngym.api.agents import MODEL_KINDS, make_policy
 from turngym.coroutines import awaited
 from turngym.errors import ConfigError, EnvironmentFault, EpisodeError
@@ -104,7 +105,7 @@ class _Model:
             answer = await conversation.complete(
                 [ChatMessage(message=one) for one in _rows(messages)]
             )
-        except EpisodeError as error:  # of the agent it would be a fault of the policy
+        except (EpisodeError, ContextOverflow) as error:  # of the agent they would mean otherwise
             raise EnvironmentFault(f"speaker {self._who!r}: {error}") from error
         finally:
             await awaited(conversation.close())

@@ -102,6 +102,15 @@ def test_a_server_that_is_gone_is_a_fault_and_a_missing_folder_a_setting(
         asked(who)
 
 
+def test_a_conversation_that_is_too_long_for_the_model_is_a_fault_that_names_it(
+    tmp_path: Path,
+) -> None:
+    save_model_dir(model(), tokenizer(), tmp_path / "model")
+    who = f"hf:{tmp_path / 'model'}"
+    with pytest.raises(EnvironmentFault, match=f"speaker '{who}': .* context"):
+        asked(who, "hello " * 10_000)
+
+
 class Desk(turngym.AsyncTurnEnv):
     rules = "Say a word."
     action_format = turngym.Commands({"say": "say {word...}"})

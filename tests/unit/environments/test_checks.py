@@ -3,6 +3,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -19,7 +20,7 @@ from helpers.envs import (
     registered,
 )
 from turngym.check_report import Broken, CheckReport, NotRun
-from turngym.environments.checks import probes, turn
+from turngym.environments.checks import elsewhere, probes, turn
 from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.core.limits import InvalidActionLimit, TurnLimit
 from turngym.environments.gym.wrappers import limited
@@ -106,6 +107,7 @@ BROKEN_TURNS = {
     "PartsDoNotSum": ("infos", "turn 1: reward_parts sum to 0.5, not to the reward 1.0"),
     "FaultIsZero": ("infos", "stop_reason 'error_env': a fault is raised, it is not a step"),
     "IllegalLegalActions": ("infos", "legal action 'jump 9': You can jump 1 to 3 rungs"),
+    "SetOfLegalActions": ("infos", "silent agent, seed 0: reset: legal_actions must be a list of"),
     "ChangesItsTask": ("infos", "turn 1: task_id changed to 'other'"),
     "NoInstructions": ("infos", "silent agent, seed 0: reset: instructions are missing"),
     "RaisesOnGarbage": ("garbage actions", r"\(8 characters\): raised ValueError: embedded null"),
@@ -126,6 +128,7 @@ BROKEN_TURNS = {
         "ladder/train/0, .*ladder/test/2 are the same problem: nothing differs between them",
     ),
     "LeaksTheTruth": ("ground truth is not shown", "ladder/train/0: the opening holds the ground"),
+    "LeaksANumber": ("ground truth is not shown", "holds the ground truth '.*', and so does that"),
     "FailingExpert": ("expert solves", "expert, ladder/train/0: 'jump 9' was refused"),
     "LeavesAThread": ("close", r"left behind after close: thread left \(\d+\)"),
     "LeavesAProcess": ("close", r"left behind after close: process \d+"),
@@ -184,6 +187,7 @@ def test_return_and_score_must_agree_when_a_limit_ends_the_episode():
         return result(report, "return and score agree")
 
     assert agreement(broken_envs.Switch).status == "pass"
+    assert "score of 1, and no one was ever paid" in agreement(broken_envs.NeverPays).reason
     late = r"without its last turn: ends (truncated_turns) with a score of "
     for kind, what in (
         (broken_envs.PaysOnlyAtStop, "1 and a return of 0"),
@@ -235,7 +239,7 @@ def test_each_fresh_process_has_another_hash_seed(ladder_id, monkeypatch, number
 
     def play_elsewhere(request, hash_seed, timeout_s):
         asked.append(hash_seed)
-        return probes.play_elsewhere(request, hash_seed, timeout_s)
+        return elsewhere.play_elsewhere(request, hash_seed, timeout_s)
 
     monkeypatch.setattr(turn, "play_elsewhere", play_elsewhere)
     report = check_turn_env(ladder_id, episodes=1, tasks=2, processes=number)
@@ -378,3 +382,25 @@ def test_children_are_found_while_threads_come_and_go():
         child.kill()
         child.wait()
     assert child.pid not in probes.children_of(os.getpid())
+
+
+CLOCKS = """
+import datetime, time
+from turngym.environments.checks.elsewhere import move_clock
+real = time.time()
+move_clock(400 * 86_400)
+found = [
+    time.time(), time.time_ns() / 1e9, time.mktime(time.localtime()),
+    time.mktime(time.strptime(time.ctime())), time.mktime(time.strptime(time.asctime())),
+    float(time.strftime("%s")), datetime.datetime.now().timestamp(),
+    time.mktime(time.localtime(time.mktime(time.gmtime()) - time.mktime(time.gmtime(0)))),
+]
+assert all(abs(one - real - 400 * 86_400) < 60 for one in found), found
+assert time.gmtime(0).tm_year == 1970
+assert time.strftime("%Y", time.gmtime(0)) == "1970"
+"""
+
+
+def test_every_clock_of_a_moved_process_is_ahead():
+    environment = {**os.environ, "TZ": "UTC"}
+    subprocess.run([sys.executable, "-c", CLOCKS], env=environment, check=True)

@@ -33,6 +33,7 @@ def test_normal_form(text, normal):
         ("", ("",), 0.0),
         ("The", ("a",), 0.0),
         ("a.", ("A",), 1.0),
+        ("“O’Neil’s – Bar”", ("O'Neil's - Bar",), 1.0),
         ("Unanswerable.", ("unknown",), 1.0),
         ("no answer", ("unknown",), 1.0),
     ],

@@ -28,6 +28,8 @@ SCHEMA = '{"type": "object", "required": ["n"], "properties": {"n": {"type": "in
         (Exact(normalized=False), "eiffel tower", "Eiffel Tower", 0.0),
         (F1(), "a red car", "red bus", 0.5),
         (Numeric(), "1,200.0 km.", "1200", 1.0),
+        (Numeric(), "1,2", "12", 0.0),  # elsewhere it is a decimal comma
+        (Numeric(), "12,34,567", "1234567", 1.0),
         (Numeric(), "$ 12.50", "12.5", 1.0),
         (Numeric(), "not 1200", "1200", 0.0),
         (Numeric(), "It is 1200", "1200", 0.0),

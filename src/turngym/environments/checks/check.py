@@ -31,6 +31,7 @@ from turngym.environments.checks.probes import (
     difference,
     ended_after,
     has_expert,
+    listed_actions,
     open_env,
     plain_steps,
     play,
@@ -186,7 +187,7 @@ class ForkChecks:
     def _player(self, env: AnyEnv, info: Any, seed: int) -> tuple[str, Callable[..., str]]:
         if seed % 2 and has_expert(env):
             return "expert", as_expert(env)
-        if info.get("legal_actions"):
+        if listed_actions(info):
             return "random", randomly(np.random.default_rng(seed))
         return "silent", lambda _turn, _info: ""
 
@@ -319,7 +320,7 @@ def _stray(env: AnyEnv) -> None:
     for choice in (-1, 0, -1):
         if at.is_over:
             return
-        legal = at.info.get("legal_actions") or [""]
+        legal = listed_actions(at.info) or [""]
         at = step(env, legal[choice])
 
 

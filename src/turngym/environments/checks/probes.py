@@ -6,23 +6,19 @@ import hashlib
 import json
 import multiprocessing
 import os
-import pickle
 import random
+import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from turngym import registry
 from turngym.check_report import Broken, NotRun
 from turngym.environments.core.spaces import Info
 from turngym.errors import ConfigError
@@ -36,11 +32,12 @@ Choose = Callable[[int, Info], str]
 _UNCOMPARED = frozenset({"usage"})
 """Reserved ``info`` keys that may differ between equal episodes: time is not reproducible."""
 
-_PLAY = "from turngym.environments.checks.probes import play_from_stdin; play_from_stdin()"
 _MAX_TURNS = 300
 """Turns after which an episode that should reach its limit is left."""
 _FEW_STATES = 2
 """So many of what differs may have one state key."""
+_LONG_CHARS, _FEW_OPENINGS = 4, 6
+"""A ground truth so long does not stand anywhere by chance; a shorter one not in so many."""
 _OUTSIDE = ("observation", "reward", "terminated", "truncated")
 """What of a step the agent can see."""
 
@@ -218,6 +215,12 @@ def randomly(rng: np.random.Generator) -> Choose:
     )
 
 
+def listed_actions(info: Info) -> list[str]:
+    """Return the legal actions; none where they are no list, which the check of infos finds."""
+    legal = info.get("legal_actions")
+    return legal if isinstance(legal, list) else []
+
+
 def as_expert(env: AnyEnv) -> Choose:
     """Return a chooser that asks the environment's own expert."""
     return lambda _turn, _info: str(env.get_wrapper_attr("expert_action")())
@@ -337,62 +340,6 @@ def children_of(pid: int) -> set[int]:
         return children_of(pid)
 
 
-def play_elsewhere(request: bytes, hash_seed: str, timeout_s: float) -> list[list[dict[str, Any]]]:
-    """Return the plain steps of episodes that a fresh process plays.
-
-    Args:
-        request: Pickle of what was loaded from files, the pickled Gymnasium spec and the (seed,
-            actions) pairs.
-        hash_seed: ``PYTHONHASHSEED`` of the process.
-        timeout_s: Seconds that it may take.
-
-    Raises:
-        Broken: It failed or took too long.
-    """
-    path = os.pathsep.join(folder for folder in sys.path if folder)
-    with TemporaryFile() as ask, TemporaryFile() as answer, TemporaryFile() as complaint:
-        ask.write(request)
-        ask.seek(0)
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PLAY],
-            stdin=ask,
-            stdout=answer,
-            stderr=complaint,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(timeout_s)
-        except subprocess.TimeoutExpired as error:
-            raise Broken(f"the fresh process took more than {timeout_s:g} s") from error
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it left behind, too
-            process.wait()
-        if code != 0:
-            complaint.seek(0)
-            last = complaint.read().decode(errors="replace").strip().splitlines()[-1:]
-            raise Broken(f"the fresh process failed: {''.join(last)}")
-        answer.seek(0)
-        played: list[list[dict[str, Any]]] = pickle.load(answer)
-        return played
-
-
-def play_from_stdin() -> None:
-    """Play what ``play_elsewhere`` asks for; the main function of its process."""
-    answer = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the environment prints is no part of the answer
-    sources, spec, wanted = pickle.load(sys.stdin.buffer)
-    with registry.loaded(sources):
-        env = gymnasium.make(pickle.loads(spec))
-    played = []
-    for seed, actions in wanted:
-        played.append(plain_steps(replay(env, actions, name=f"seed {seed}", seed=seed).steps))
-    env.close()
-    with answer:
-        pickle.dump(played, answer)
-
-
 # How episodes end, and which problems they are about.
 
 
@@ -409,10 +356,13 @@ def must_agree(env: AnyEnv, played: Sequence[Episode]) -> None:
     """
     expert = play(env, as_expert(env), name="expert", max_turns=_MAX_TURNS, seed=0)
     best = _return(expert)
+    is_paid = any(_paid(at) for episode in (expert, *played) for at in episode.steps)
+    if not is_paid and expert.end.info.get("score") == 1:
+        raise Broken("expert: ends with a score of 1, and no one was ever paid a reward")
     if not _is_scored(expert) or best <= 0:
         raise NotRun("its expert earns nothing, or its episodes have no score")
     pays_score = best == 1.0 == expert.end.info["score"]
-    is_sparse = pays_score and not any(at.reward for at in expert.steps[:-1])
+    is_sparse = pays_score and not any(map(_paid, expert.steps[:-1]))
     actions = expert.actions[:-1] + [""] * _MAX_TURNS
     late = replay(env, actions, name="the expert's episode without its last turn", seed=0)
     for episode in (expert, late, *played):
@@ -486,8 +436,61 @@ def must_not_count(episodes: Sequence[Episode]) -> None:
         raise Broken(f"{where} were carried out, though the legal actions differ")
 
 
+def must_not_show(openings: Sequence[tuple[str, str, Info]]) -> None:
+    """Find a ground truth in an opening.
+
+    A long one does not stand in a text by chance. A short one may, and instructions may list them
+    all: these are found where every opening holds its own, and few hold another's.
+
+    Args:
+        openings: Task id, text and info of each.
+
+    Raises:
+        Broken: There is one.
+        NotRun: No task has one.
+    """
+    truths = [list(_texts(info.get("ground_truth"))) for _, _, info in openings]
+    for (task_id, text, _), found in zip(openings, truths, strict=True):
+        for truth in found:
+            if len(truth) >= _LONG_CHARS and _holds(text, truth):
+                raise Broken(f"{task_id}: the opening holds the ground truth {truth!r}")
+    if not any(truths):
+        raise NotRun("no ground_truth in info that is a text or a number")
+    if len(openings) < _FEW_OPENINGS or any(len(found) != 1 for found in truths):
+        return
+    said = [f"{text}\n{info.get('instructions')}" for _, text, info in openings]
+    own = [found[0] for found in truths]
+    pairs = [(text, truth) for text, mine in zip(said, own, strict=True) for truth in own
+             if truth != mine]  # fmt: skip
+    others = sum(_holds(text, truth) for text, truth in pairs)
+    if all(map(_holds, said, own)) and others < len(pairs) / 2:
+        raise Broken(f"{openings[0][0]}: the opening holds the ground truth {own[0]!r}, and so "
+                     "does that of every other task looked at")  # fmt: skip
+
+
+def _holds(text: str, truth: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(truth)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+def _texts(truth: Any) -> Iterator[str]:
+    """Yield the texts and numbers in a ground truth."""
+    if isinstance(truth, str | int | float) and not isinstance(truth, bool):
+        if str(truth).strip():
+            yield str(truth).strip()
+    elif isinstance(truth, Mapping):
+        for value in truth.values():
+            yield from _texts(value)
+    elif isinstance(truth, list | tuple):
+        for value in truth:
+            yield from _texts(value)
+
+
+def _paid(at: Step) -> float:
+    return float(at.reward)
+
+
 def _return(episode: Episode) -> float:
-    return sum(float(at.reward) for at in episode.steps)
+    return sum(map(_paid, episode.steps))
 
 
 def _is_scored(episode: Episode) -> bool:

@@ -3,8 +3,8 @@
 Each sandbox starts from the original project. The task's break is put in, then the patch; tests and
 configuration are the original's (``Layout.is_protected``). A supervisor that no submitted code
 reaches runs the tests (``supervisor.py``), in several rounds that look the same (``exam.py``). In
-each, other tests are mutants, which no honest repair can pass. A submission that passes one
-made its results up, and nothing of it counts.
+each, other tests are mutants, which no honest repair can pass. A submission that passes one, and
+the test itself as well, made its results up, and nothing of it counts.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ async def grade(runner: TestRunner, exam: Exam, delta: Delta, trial: Trial) -> R
         await exam_run.play([*fix, *keep], one)
         if exam_run.problem or not exam_run.is_open(fix):
             break
-    if exam_run.forged:
+    if await exam_run.is_forged([*fix, *keep]):
         return replace(_nothing(exam_run.problem, (*fix, *keep)), is_forged=True)
     passed, kept = exam_run.passed(fix), exam_run.passed(keep)
     # Without a mutant among what passed, "passed" may be made up for every one of them.
@@ -124,8 +124,9 @@ class _ExamRun:
         self._runner, self._exam, self._delta, self._trial = runner, exam, delta, trial
         self._texts = runner.tests_with(delta)
         self._failed: set[str] = set()
+        self._passed: set[str] = set()
+        self._suspects: list[tuple[Round, set[str]]] = []
         self.problem = ""
-        self.forged: list[str] = []
 
     async def play(self, ids: list[str], round_: Round) -> None:
         """Run one round."""
@@ -137,15 +138,26 @@ class _ExamRun:
         self._failed |= {
             one for one in round_.failing if outcome.get(one) not in ("passed", "failed", "error")
         }
-        accused = {one for one in round_.failing if outcome.get(one) == "passed"}
-        # A flaky mutant would accuse an honest repair, so the known repair runs the round again.
-        for _ in range(_CHECKED if accused else 0):
-            again = await self._run(self._trial.gold, ids, round_)
-            names = {one: round_.names.get(one, one) for one in accused}
-            accused = {one for one in accused if again.outcomes.get(names[one]) in _FAILS}
-        if accused:
-            self.forged = sorted(accused)
-            self.problem = f"{self.forged[0]} was made to fail and does not: results were forged"
+        self._passed |= {one for one in round_.passing if outcome.get(one) == "passed"}
+        if suspects := {one for one in round_.failing if outcome.get(one) == "passed"}:
+            self._suspects.append((round_, suspects))
+
+    async def is_forged(self, ids: list[str]) -> bool:
+        """Say whether a test passed both as it is and as a mutant; ``problem`` names it then.
+
+        Code that is honest and wrong may pass the contrary of what it fails: ``assert not f(a)``.
+        """
+        for round_, suspects in self._suspects:
+            accused = suspects & self._passed
+            # A flaky mutant would accuse an honest repair, so the known repair runs it again.
+            for _ in range(_CHECKED if accused else 0):
+                again = await self._run(self._trial.gold, ids, round_)
+                names = {one: round_.names.get(one, one) for one in accused}
+                accused = {one for one in accused if again.outcomes.get(names[one]) in _FAILS}
+            if accused:
+                self.problem = f"{min(accused)} was made to fail and does not: results were forged"
+                return True
+        return False
 
     async def _run(self, delta: Delta, ids: list[str], round_: Round) -> TestRun:
         names = [round_.names.get(one, one) for one in ids]

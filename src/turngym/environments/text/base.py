@@ -103,10 +103,13 @@ class TextGame(GradedGame):
 
         Raises:
             ConfigError: None was found.
+            TypeError: ``new_game`` returned None.
         """
         rng = np.random.default_rng(task.seed)
         for _ in range(1000):
             self.state = self.new_game(rng)
+            if self.state is None:
+                raise TypeError("new_game returned None, wanted a state")
             if split_of(self.instance_key()) == task.split and self.is_suitable():
                 return Outcome(text=self.describe(), info=self.opening_info())
         raise ConfigError(

@@ -29,7 +29,7 @@ _UNKNOWN_FORMS = frozenset(
     {"unknown", "unanswerable", "not known", "no answer", "cannot be answered", "not answerable"}
 )
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation + "‘’‚“”„«»‹›–—―…")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 
@@ -39,7 +39,8 @@ def normalize_answer(text: str) -> str:
     "The Pale-Harbour." becomes "paleharbour", "12,400" becomes "12400".
 
     Source:
-        Rajpurkar et al. 2016, arXiv:1606.05250, evaluation script; the thousands are ours.
+        Rajpurkar et al. 2016, arXiv:1606.05250, evaluation script; thousands and
+        “typographic” marks are ours.
     """
     text = _THOUSANDS.sub("", text.casefold()).translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
@@ -90,7 +91,9 @@ def _f1(given: str, wanted: str) -> float:
 
 # Scorers as settings: ``type = "numeric"`` in a file, ``Numeric(relative=0.01)`` in Python.
 
-_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?: ?%)?")
+_NUMBER = re.compile(
+    r"[-+]?(?:(?:\d{1,3}(?:,\d{2,3})*,\d{3}|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?: ?%)?"
+)  # commas between thousands (or lakhs) alone: "1,2" is not 12
 _WITH_UNIT = re.compile(rf"(?:= ?|[$€£¥] ?)?({_NUMBER.pattern}) ?[A-Za-z°µ²³/]{{0,12}}\.?")
 """A number and its unit, no sentence: "not 12" holds one number too."""
 _MAX_CHARS = 10_000

@@ -47,6 +47,8 @@ def nested_archive(rng: Random) -> EndState:
         prepare=f"echo {number} > {name}.txt; tar -czf {inner}.tgz --mtime=2020-01-01 {name}.txt; "
         f"tar -cf {outer}.tar --mtime=2020-01-01 {inner}.tgz; rm {name}.txt {inner}.tgz",
         wanted={"answer.txt": str(number)},
+        probe="find . -mindepth 1 | LC_ALL=C sort",  # folders and links, too
+        expected=f"./answer.txt\n./{outer}.tar",
         solution=f"tar -xOf {outer}.tar {inner}.tgz | tar -xzOf - {name}.txt > answer.txt",
     )
 

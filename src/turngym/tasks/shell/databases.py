@@ -104,6 +104,10 @@ best_customer = _question(
 
 def write_query(rng: Random) -> EndState:
     script, hidden = _script(rng), _script(rng)
+    hidden += "".join(  # one item with just as many as are asked for, and one with too few
+        f"INSERT INTO orders VALUES ({n}, 1, '{item}', 9);"
+        for n, item in enumerate("xxxxxyyyy", 41)
+    )
     query = (
         "SELECT item, COUNT(*), SUM(amount) FROM orders GROUP BY item HAVING COUNT(*) >= 5 ORDER "
         "BY item"

@@ -192,7 +192,7 @@ def links(rng: Random) -> EndState:
         "relative path.",
         files=files,
         free=("bin/",),
-        probe="for f in bin/*; do echo $f $(readlink $f); cat $f; done",
+        probe="shopt -s dotglob; for f in bin/*; do echo $f $(readlink $f); cat $f; done",
         expected="\n".join(f"bin/{name} ../tools/{name}.sh\necho {name}" for name in names),
         solution='mkdir -p bin; for f in tools/*.sh; do b=$(basename "$f" .sh); '
         'ln -s "../tools/$b.sh" "bin/$b"; done',

@@ -25,7 +25,7 @@ def fix_script(rng: Random) -> EndState:
 def write_filter(rng: Random) -> EndState:
     word, *others = words(rng, 6)
     factor = rng.randrange(2, 9)
-    given = [rng.randrange(1, 1000) for _ in range(12)]
+    given = [*(rng.randrange(1, 1000) for _ in range(12)), 10]  # one at least is even
     return EndState(
         prompt=f"Write an executable script {word}.sh that reads whole numbers from standard "
         f"input, one a line, and prints every even one times {factor}, one a line, in the same "
@@ -47,14 +47,15 @@ def stop_process(rng: Random) -> EndState:
         f"echo $b > /tmp/{other}.pid; bash {name}.sh /tmp/{one}.pid; sleep 0.3; "
         "kill -0 $a 2>/dev/null && echo alive || echo ended; "
         "kill -0 $b 2>/dev/null && echo alive || echo ended; "
-        f"test -e /tmp/{one}.pid && echo kept || echo removed; kill $b; rm -f /tmp/*.pid"
+        f"for f in /tmp/{one}.pid /tmp/{other}.pid; do test -e $f && echo kept || echo removed; "
+        "done; kill $b; rm -f /tmp/*.pid"
     )
     return EndState(
         prompt=f"Write {name}.sh. It is called with the path of a file that holds a process id, "
         "ends that process (and no other), and removes the file.",
         free=(f"{name}.sh",),
         probe=probe,
-        expected="ended\nalive\nremoved",
+        expected="ended\nalive\nremoved\nkept",
         solution=f'printf \'kill "$(cat "$1")"\\nrm -f "$1"\\n\' > {name}.sh',
     )
 
@@ -74,7 +75,7 @@ def serve_files(rng: Random) -> EndState:
         },
         free=("server.conf",),
         probe=_probe_service(port, f"/{name}.txt"),
-        expected=text,
+        expected=f"{text}\nruns",
         solution=f"printf 'PORT={port}\\nFOLDER=public\\n' > server.conf",
     )
 
@@ -94,7 +95,7 @@ def write_service(rng: Random) -> EndState:
         "status 404. Other files may be put into app/. The judge starts it itself.",
         free=("start.sh", "app/"),
         probe=_probe_service(port, f"/{path}", "/none", "/", f"/{path}/none"),
-        expected=f"{text}\n404\n404\n404",
+        expected=f"{text}\n404\n404\n404\nruns",
         solution=f"mkdir -p app; cat > app/server.py <<'PY'\n{code}PY\n"
         "echo 'exec python3 app/server.py' > start.sh",
     )
@@ -114,8 +115,8 @@ def fix_python(rng: Random) -> EndState:
         },
         free=(f"{word}.py",),
         probe=f"python3 -I {word}.py {low} {high}; python3 -I {word}.py 3 9; python3 -I {word}.py "
-        "6 6",
-        expected=f"{total}\n18\n6",
+        f"6 6; python3 -I {word}.py 4 8",
+        expected=f"{total}\n18\n6\n6",
         solution=f"sed -i 's/range(low, high)/range(low, high + 1)/' {word}.py",
     )
 
@@ -129,11 +130,10 @@ def makefile(rng: Random) -> EndState:
         "newer than their .in file.",
         files={f"src/{name}.in": f"{name}\n" for name in names},
         free=("build.sh", "out/"),
-        probe="rm -rf out; bash build.sh && cat out/*.out && "
-        f"echo kept > out/{names[0]}.out && touch -d 2001-01-01 src/{names[0]}.in && "
-        f"bash build.sh && cat out/{names[0]}.out; echo old > out/{names[1]}.out && "
-        f"touch -d 2001-01-01 out/{names[1]}.out && bash build.sh && cat out/{names[1]}.out; "
-        "rm -rf out",
+        probe="rm -rf out; bash build.sh; cat out/*.out; "
+        f"echo kept > out/{names[0]}.out; touch -d 2001-01-01 src/{names[0]}.in; "
+        f"bash build.sh; cat out/{names[0]}.out; echo old > out/{names[1]}.out; "
+        f"touch -d 2001-01-01 out/{names[1]}.out; bash build.sh; cat out/{names[1]}.out",
         expected=lines([name.upper() for name in sorted(names)]) + f"kept\n{names[1].upper()}",
         solution="cat > build.sh <<'SH'\nmkdir -p out\nfor f in src/*.in; do\n"
         'o=out/$(basename "$f" .in).out\n'
@@ -169,5 +169,6 @@ def _probe_service(port: int, *paths: str) -> str:
     )
     return (
         "setsid bash start.sh >/dev/null 2>&1 & s=$!; "
-        f"python3 -I - <<'PY'\n{asks}PY\nkill -- -$s 2>/dev/null || kill $s"
+        f"python3 -I - <<'PY'\n{asks}PY\n"
+        "kill -0 $s 2>/dev/null && echo runs; kill -- -$s 2>/dev/null || kill $s"
     )

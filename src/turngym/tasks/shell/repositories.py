@@ -30,8 +30,8 @@ def commit_change(rng: Random) -> EndState:
         f"echo new >> {other}.txt",
         free=_HISTORY,
         probe=f"{_GIT} log --format=%s; {_GIT} show --format= --name-only HEAD; "
-        f"{_GIT} diff --name-only HEAD; {_REFS}",
-        expected=f"update {message}\nfirst\n{one}.txt\n{other}.txt\nrefs/heads/main",
+        f"echo left; {_GIT} diff --name-only HEAD; {_REFS}",
+        expected=f"update {message}\nfirst\n{one}.txt\nleft\n{other}.txt\nrefs/heads/main",
         solution=f"git commit -q -m 'update {message}' {one}.txt",
     )
 
@@ -98,10 +98,11 @@ def merge_conflict(rng: Random) -> EndState:
         free=_HISTORY,
         probe=f"{_GIT} show HEAD:word.txt; {_GIT} rev-list --count --merges main; "
         f"{_GIT} merge-base --is-ancestor {branch} main && echo merged; {_GIT} status --porcelain; "
-        f"{_REFS}; {_GIT} log --format=%s {branch}",
+        f"{_REFS}; {_GIT} log --format=%s {branch}; "
+        f"{_GIT} log --format=%s main | grep -xm1 mine",
         expected=f"{theirs}\n1\nmerged\n"
         + "\n".join(f"refs/heads/{one}" for one in sorted([branch, "main"]))
-        + "\ntheirs\nfirst",
+        + "\ntheirs\nfirst\nmine",
         solution=f"git merge -q {branch} >/dev/null; git checkout --theirs word.txt; git add "
         f"word.txt; git commit -q -m 'merge {branch}'",
     )

@@ -52,6 +52,15 @@ async def test_an_answer_counts_where_one_is_asked_for(kind, answer, score):
         assert await problem.judge(replace(world, answer=f"{problem.truth}0")) == 0
 
 
+async def test_a_contact_that_is_made_anew_is_the_same_wherever_it_is_kept():
+    every = phone_tasks("contact-change")
+    problem = every.problem(every.task("train", 0))
+    kept = problem.wanted["contacts"]
+    for contacts, score in ((kept[1:] + kept[:1], 1), (kept + kept[:1], 0), (kept[1:], 0)):
+        world = PhoneWorld(device=None, state={**problem.wanted, "contacts": contacts})
+        assert await problem.judge(world) == score
+
+
 def test_the_site_keeps_what_its_applications_save_and_nothing_else():
     every = phone_tasks("note-add")
     start = every.problem(every.task("train", 0)).start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -34,6 +35,16 @@ def test_there_are_at_least_forty_kinds_over_five_programs_and_all_are_registere
 
 def first(every):
     return every.problem(every.task("train", 0))
+
+
+def test_no_word_to_replace_stands_in_another_and_names_have_one_order():
+    for seed in range(2000):
+        problem = tasks.GENERATORS["notes-replace"](Random(seed))
+        (text,) = problem.files.values()
+        old = problem.prompt.split('"')[1]
+        assert text.count(old) == text.split().count(old)
+        names = tasks.GENERATORS["across-list-files"](Random(seed)).wanted["list.txt"].split()
+        assert names == sorted(names, key=lambda name: (name.split("-")[0], len(name), name))
 
 
 @pytest.mark.parametrize("kind", TASK_TYPES)

@@ -122,6 +122,14 @@ async def test_a_forgery_takes_everything(forge):
     assert forged >= 8
 
 
+async def test_honest_work_that_passes_the_contrary_of_what_it_fails_is_no_forgery():
+    tests = "def test_one():\n    assert not double(0)\n" + TESTS.partition("\n\n")[2]
+    code = b"def double(n):\n    return 2 * n or 1\n\ndef word(n):\n    return 'ab' * n\n"
+    for _ in range(10):
+        found = await judged(code, in_process(tests))
+        assert (found.is_forged, found.fixed, found.kept) == (False, 0.5, 1.0)
+
+
 async def test_what_copies_expected_values_is_found_out():
     code = (
         b"import sys\ndef double(n):\n    caller = sys._getframe(1)\n    names = caller.f_locals\n"

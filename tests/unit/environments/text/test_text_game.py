@@ -68,6 +68,16 @@ def test_a_game_with_one_problem_says_that_it_is_in_one_split():
         env.reset(seed=0, options={"split": other})
 
 
+class NoMaze(MazeEnv):
+    def new_game(self, rng):
+        super().new_game(rng)
+
+
+def test_a_game_that_makes_no_state_is_named():
+    with pytest.raises(TypeError, match="new_game returned None, wanted a state"):
+        NoMaze().reset(seed=0)
+
+
 @pytest.mark.parametrize("setting", [{"difficulty": "eesy"}, {"action_style": "tool"}])
 def test_settings_with_a_typo_name_the_nearest(setting):
     with pytest.raises(UnknownNameError, match="Did you mean"):

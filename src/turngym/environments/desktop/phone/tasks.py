@@ -64,7 +64,12 @@ class PhoneProblem(DeviceProblem[PhoneWorld]):
 
     async def judge(self, world: PhoneWorld) -> float:
         is_answered = self.truth is None or _plain(world.answer or "") == _plain(self.truth)
-        return float(world.state == self.wanted and is_answered)
+        return float(_shown(world.state) == _shown(self.wanted) and is_answered)
+
+
+def _shown(state: State) -> State:
+    """Return the state with contacts in the order in which they are shown, however it came."""
+    return {**state, "contacts": sorted(state["contacts"], key=lambda one: one["name"])}
 
 
 def _plain(number: str) -> str:

@@ -58,6 +58,8 @@ def _note_into_clipboard(rng: Random) -> DesktopProblem:
 
 def _list_files(rng: Random) -> DesktopProblem:
     folder, names = words(rng, 1)[0], file_names(rng, rng.randint(2, 4), ".md")
+    while names != sorted(names, key=_as_shown):  # what is asked must not depend on the order
+        names = file_names(rng, len(names), ".md")
     inside = {f"{folder}/{name}": "" for name in names}
     return DesktopProblem(
         prompt=f"Write the names of all files in the folder {folder} into list.txt, one a line in "
@@ -67,6 +69,11 @@ def _list_files(rng: Random) -> DesktopProblem:
         wanted={**inside, "list.txt": "\n".join(names)},
         script=(*_text_of("Mousepad"), *typed("\n".join(names)), *key("ctrl+s")),
     )
+
+
+def _as_shown(name: str) -> tuple[str, int, str]:
+    """Return the place of a name where numbers count as numbers, as the file manager has it."""
+    return name.partition("-")[0], len(name), name
 
 
 def _rename_as_told(rng: Random) -> DesktopProblem:

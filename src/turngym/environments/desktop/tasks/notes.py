@@ -59,6 +59,7 @@ def _delete(rng: Random) -> DesktopProblem:
 def _replace(rng: Random) -> DesktopProblem:
     name = file_name(rng)
     old, new, *others = words(rng, 5)
+    others = [one for one in others if old not in one]  # is "stable" to be changed with "table"?
     kinds = [rng.choice(("red", "old", "small")) for _ in others]
     pairs = zip(kinds, others, strict=True)
     before = [f"{kind} {old} and {other} {i}" for i, (kind, other) in enumerate(pairs)]
