@@ -1,7 +1,7 @@
 """What parts b and c play: models, episodes of random tokens, and the two ways to draw actions.
 
-An episode is the observations of its turns, as token ids; what is drawn does not change them. The
-number of drawn tokens is fixed and the end token never ends an action, so both sides read and draw
+An episode is the observations of its turns, as token ids; what is sampled does not change them. The
+number of sampled tokens is fixed and the end token never ends an action, so both sides read and draw
 the same number of tokens.
 """
 
@@ -44,9 +44,9 @@ class Played:
 
     token_ids: list[int] = field(default_factory=list)
     action_mask: list[bool] = field(default_factory=list)
-    """True on the drawn tokens."""
+    """True on the sampled tokens."""
     logprobs: list[float] = field(default_factory=list)
-    """Of the drawn tokens, when they were asked for."""
+    """Of the sampled tokens, when they were asked for."""
 
     def see(self, ids: Sequence[int]) -> None:
         """Add an observation."""
@@ -61,7 +61,7 @@ class Played:
 
 
 class EndlessTokenizer:
-    """What the engine needs of a tokenizer, with an end token that cannot be drawn."""
+    """What the engine needs of a tokenizer, with an end token that cannot be sampled."""
 
     eos_token_id = -1
 
@@ -106,6 +106,7 @@ def make_model(shape: str) -> PreTrainedModel:
 
 def make_engine(model: PreTrainedModel) -> LocalEngine:
     """Return a local engine whose actions never end early."""
+    model.generation_config.eos_token_id = None
     return LocalEngine(model, EndlessTokenizer(), context=CONTEXT)
 
 
@@ -118,9 +119,9 @@ def play_with_engine(
     async def play(seed: int, episode: Episode) -> Played:
         session, played = engine.open(seed), Played()
         for observation in episode:
-            drawn = await session.generate(observation, sampling)
+            sampled = await session.generate(observation, sampling)
             played.see(observation)
-            played.act(drawn.token_ids, drawn.logprobs)
+            played.act(sampled.token_ids, sampled.logprobs)
         session.close()
         return played
 
@@ -143,10 +144,10 @@ def play_with_generate(
         for i in running:
             all_played[i].see(episodes[i][turn])
         histories = [all_played[i].token_ids for i in running]
-        for i, drawn in zip(
+        for i, sampled in zip(
             running, _generate(model, histories, action, with_logprobs), strict=True
         ):
-            all_played[i].act(*drawn)
+            all_played[i].act(*sampled)
     return all_played
 
 
@@ -172,7 +173,7 @@ def _generate(
     )
     actions: Tensor = output.sequences[:, longest:]
     if not with_logprobs:
-        return [(drawn, []) for drawn in actions.tolist()]
+        return [(sampled, []) for sampled in actions.tolist()]
     logprobs = torch.stack(output.logits, dim=1).float().log_softmax(-1)
     chosen = logprobs.gather(-1, actions[..., None])[..., 0]
     return list(zip(actions.tolist(), chosen.tolist(), strict=True))

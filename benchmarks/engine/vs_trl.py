@@ -140,7 +140,7 @@ class TurngymSide:
 
         size, at, turns = self._batch.action, 0, []
         action_ids = [
-            i for i, drawn in zip(played.token_ids, played.action_mask, strict=True) if drawn
+            i for i, sampled in zip(played.token_ids, played.action_mask, strict=True) if sampled
         ]
         for index, observation in enumerate(episode):
             at += len(observation)
@@ -178,7 +178,7 @@ class TurngymSide:
 class TrlSide:
     """TRL told to do the same work.
 
-    A prompt with one answer is drawn by TRL itself. For episodes of several turns TRL calls a
+    A prompt with one answer is sampled by TRL itself. For episodes of several turns TRL calls a
     function of the user's (``rollout_func``): here the loop around ``generate`` of part b.
     """
 
@@ -198,13 +198,13 @@ class TrlSide:
                 start = clock()
                 generated = super()._generate(prompts)
                 rollouts.append(clock() - start)
-                tokens.append(_drawn_tokens(generated[1], generated[2]))
+                tokens.append(_sampled_tokens(generated[1], generated[2]))
                 return generated
 
         def rewards(completion_ids: list[list[int]], **columns: Any) -> list[float]:
-            masks = columns.get("drawn") or [[True] * len(ids) for ids in completion_ids]
+            masks = columns.get("sampled") or [[True] * len(ids) for ids in completion_ids]
             return [
-                reward([token for token, drawn in zip(ids, mask, strict=True) if drawn])
+                reward([token for token, sampled in zip(ids, mask, strict=True) if sampled])
                 for ids, mask in zip(completion_ids, masks, strict=True)
             ]
 
@@ -258,8 +258,8 @@ class TrlSide:
             "prompt_ids": [p.token_ids[:at] for p, at in zip(played, starts, strict=True)],
             "completion_ids": [p.token_ids[at:] for p, at in zip(played, starts, strict=True)],
             "logprobs": None,
-            "env_mask": [[int(drawn) for drawn in mask] for mask in masks],
-            "drawn": masks,
+            "env_mask": [[int(sampled) for sampled in mask] for mask in masks],
+            "sampled": masks,
         }
 
     def run(self) -> list[tuple[float, float]]:
@@ -304,14 +304,14 @@ def _prompts(tokenizer: Any, batch: Batch) -> list[str]:
     return prompts
 
 
-def _drawn_tokens(completion_ids: list[list[int]], masks: list[list[int]] | None) -> int:
+def _sampled_tokens(completion_ids: list[list[int]], masks: list[list[int]] | None) -> int:
     return sum(map(len, completion_ids)) if masks is None else sum(map(sum, masks))
 
 
-def _check(drawn: int, episodes: Sequence[Episode], batch: Batch) -> None:
+def _check(sampled: int, episodes: Sequence[Episode], batch: Batch) -> None:
     wanted = batch.action * sum(map(len, episodes))
-    if drawn != wanted:
-        raise RuntimeError(f"{drawn} tokens were drawn, wanted {wanted}")
+    if sampled != wanted:
+        raise RuntimeError(f"{sampled} tokens were sampled, wanted {wanted}")
 
 
 def _memory_mb(field: str) -> float:

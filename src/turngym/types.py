@@ -202,7 +202,7 @@ class TokenSpan:
     logprobs: tuple[float, ...] = ()
     """Natural-log probability of each token under the distribution it was sampled from."""
     policy_version: int | None = None
-    """Version of the weights that drew the tokens; None exactly when ``sampled`` is False."""
+    """Version of the weights that sampled the tokens; None exactly when ``sampled`` is False."""
     routing: Routing | None = None
     """Where the engine reports it: of all tokens, since those that were read have experts, too."""
 
@@ -299,7 +299,7 @@ class Turn:
 
     @property
     def num_sampled_tokens(self) -> int:
-        """Number of tokens the policy drew in this turn."""
+        """Number of tokens the policy sampled in this turn."""
         return sum(len(span.token_ids) for span in self.spans if span.sampled)
 
     def reward_of(self, player: str | None) -> float:
@@ -383,7 +383,7 @@ class Trajectory:
 
     @property
     def num_sampled_tokens(self) -> int:
-        """Number of tokens the policy drew in the episode."""
+        """Number of tokens the policy sampled in the episode."""
         return sum(turn.num_sampled_tokens for turn in self.turns)
 
 

@@ -91,7 +91,8 @@ def config(*overrides: str) -> TrainConfig:
             "turn_order='reverse' .* got 'behaviour'",
         ),
         (["algo=seeupo", "algo.loss.correction.weight=raw"], "leave loss.correction out"),
-        (["algo=tba", "learner.num_epochs=2"], "'balance' has no trust region"),
+        (["algo=tba", "learner.num_epochs=2"], "make it one, or use 'ppo_clip'$"),
+        (["algo=topr", "learner.num_epochs=2"], "or use 'ppo_clip', set regularizer.kl_coef"),
         (["algo=topr", "learner.num_minibatches=2"], "'is_taper' has no trust region"),
         (
             [

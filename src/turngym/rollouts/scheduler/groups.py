@@ -38,7 +38,7 @@ class GroupRequest:
     """How its episodes differ from plain ones (a hint, a prefix). Part of the group's key: attempts
     under two conditions are never compared."""
     env_seed: int | None = None
-    """Seed of the environment; None to draw one for this group."""
+    """Seed of the environment; None to sample one for this group."""
     prefix: tuple[Turn, ...] = ()
     """Turns that are carried out before the policy acts. They are context, never trained on."""
     episodes: tuple[EpisodeSpec, ...] = ()

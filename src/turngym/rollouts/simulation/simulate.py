@@ -46,7 +46,7 @@ class SimProfile(StrictModel):
     max_turns: int = Field(default=8, ge=1)
     """Turns of an episode are uniform between the two."""
     policy_s: float = Field(default=0.2, ge=0)
-    """Time to draw one action."""
+    """Time to sample one action."""
     env_median_s: float = Field(default=0.5, ge=0)
     """Median of the log-normal time of a step."""
     env_sigma: float = Field(default=1.0, ge=0)
@@ -98,7 +98,7 @@ class SimEngine:
         self.version = version
         self._since.append((asyncio.get_running_loop().time(), version))
 
-    async def draw(self, count: int, seconds: float) -> list[int]:
+    async def sample(self, count: int, seconds: float) -> list[int]:
         """Return the version of each of ``count`` tokens, sampled evenly over ``seconds``."""
         clock = asyncio.get_running_loop().time
         async with self._room or nullcontext():
@@ -150,7 +150,7 @@ class SimSession:
         if breaks:
             await asyncio.sleep(profile.policy_s)
             raise PolicyFault("simulated engine error")
-        versions = tuple(await self._engine.draw(len(ids), profile.policy_s))
+        versions = tuple(await self._engine.sample(len(ids), profile.policy_s))
         logprobs = (-0.5,) * len(ids)
         answer = Generation(token_ids=ids, logprobs=logprobs, versions=versions, finish="end")
         return PolicyTurn(

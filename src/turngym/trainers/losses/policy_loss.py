@@ -88,7 +88,8 @@ def policy_loss(terms: TokenTerms, config: LossConfig, regularizer: RegularizerC
         ValueError: A term that ``config`` or ``regularizer`` reads is missing.
     """
     # Corrections weigh the surrogate alone: KL and entropy pull towards the reference wherever the
-    # token came from, also where the token itself is rejected.
+    # token came from, also where the token itself is rejected (not with denominator="kept", where
+    # it has no coefficient).
     weights_N = terms.coefficients
     weighted_coefficients_N = weights_N if terms.weights is None else weights_N * terms.weights
     inputs = SurrogateInputs(

@@ -244,7 +244,7 @@ class GroupRelative(AdvantageSettings):
         return self.turn_order == "reverse"
 
 
-class TokenValues(StrictModel):
+class TokenBaseline(StrictModel):
     """A value for every token: a copy of the policy's body with a linear head, trained apart."""
 
     lr: float = Field(default=1e-3, gt=0)
@@ -252,9 +252,14 @@ class TokenValues(StrictModel):
     """Passes over a batch after its advantages are known."""
     minibatches: int = Field(default=4, ge=1)
     """Optimizer steps per pass."""
+    grad_clip: float = Field(default=1.0, gt=0)
+
+
+class TokenValues(TokenBaseline):
+    """The values of a critic, which learns alone at first."""
+
     warmup_updates: int = Field(default=2, ge=0)
     """Updates in which only the critic learns."""
-    grad_clip: float = Field(default=1.0, gt=0)
 
 
 class Gae(AdvantageSettings):
@@ -437,7 +442,7 @@ class Archer(OffPolicySettings):
     actor_turns: int = Field(default=256, ge=1)
     """Replayed states per update at which actions are sampled and judged; ``offline``: replayed
     turns whose actions are weighed."""
-    token_baseline: TokenValues | None = None
+    token_baseline: TokenBaseline | None = None
     """Subtract a learned value per token that predicts the same advantage; None for none."""
     normalize: bool = False
     """Bring advantages to mean 0 and spread 1; the paper does not."""

@@ -52,8 +52,8 @@ class LearnerConfig(OptimizerConfig, ComputeConfig):
     num_epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
     num_minibatches: int = Field(default=1, ge=1)
-    """Optimizer steps per pass; episodes are dealt to them at random. A batch of fewer episodes gets
-    as many steps as it has episodes."""
+    """Optimizer steps per pass; episodes are dealt to them at random. A batch of fewer episodes
+    has as many steps as episodes."""
     microbatch_tokens: int = Field(default=16384, ge=1)
     """Tokens in memory at once, padding included. No result depends on it."""
 

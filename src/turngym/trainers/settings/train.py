@@ -272,17 +272,17 @@ class TrainConfig(StrictModel):
         steps = learner.num_epochs if self.algo.advantage.acts_anew else learner.steps_per_batch
         kind, bounded = loss.surrogate.type, loss.surrogate.has_trust_region
         leashed = self.regularizer.kl_coefficient > 0 or loss.correction.bounds_the_policy
+        many = f"learner.num_epochs and num_minibatches make {steps} optimizer steps per batch"
         if not bounded and steps > 1 and (not leashed or kind == "balance"):
+            leash = ", set regularizer.kl_coefficient, or reject by a 'current_*' pair"
             raise ValueError(
-                f"algo.loss.surrogate.type={kind!r} has no trust region, but learner.num_epochs "
-                f"and num_minibatches make {steps} optimizer steps per batch; make it one, use "
-                "'ppo_clip', set regularizer.kl_coefficient, or reject by a 'current_*' pair"
+                f"algo.loss.surrogate.type={kind!r} has no trust region, but {many}; make it one, "
+                f"or use 'ppo_clip'{'' if kind == 'balance' else leash}"
             )
         if loss.old_policy == "current" and steps > 1:
             raise ValueError(
-                f"algo.loss.old_policy='current' makes every ratio 1, but learner.num_epochs and "
-                f"num_minibatches make {steps} optimizer steps per batch; make it one, or use "
-                "'proximal'"
+                f"algo.loss.old_policy='current' makes every ratio 1, but {many}; make it one, or "
+                "use 'proximal'"
             )
         together = self.selection.filter.spread or loss.surrogate.joins_groups
         compares = self.algo.advantage.compares_attempts or together

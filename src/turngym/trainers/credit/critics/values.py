@@ -17,7 +17,7 @@ from turngym.agents.rendering import Renderer
 from turngym.seeding import generator
 from turngym.trainers.credit.base import below, joined
 from turngym.trainers.samples import FloatArray, IntArray
-from turngym.trainers.settings.group import TokenValues
+from turngym.trainers.settings.group import TokenBaseline
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.update.forward import BodyWithHead, MicroBatch, micro_batches
 from turngym.trainers.update.optimizer import Optimizer
@@ -42,7 +42,7 @@ class ValueModel:
     """
 
     def __init__(
-        self, model: PreTrainedModel, config: TokenValues, *, seed: int, max_tokens: int
+        self, model: PreTrainedModel, config: TokenBaseline, *, seed: int, max_tokens: int
     ) -> None:
         self._net = BodyWithHead(model)
         self._config = config
