@@ -1,8 +1,8 @@
 """What parts b and c play: models, episodes of random tokens, and the two ways to draw actions.
 
 An episode is the observations of its turns, as token ids; what is sampled does not change them. The
-number of sampled tokens is fixed and the end token never ends an action, so both sides read and draw
-the same number of tokens.
+number of sampled tokens is fixed and no end token ends an action, so both sides read and sample the
+same number of tokens.
 """
 
 from __future__ import annotations

@@ -151,3 +151,15 @@ def test_before_and_after_are_paired_by_round_and_a_rate_is_a_cost_the_other_way
     assert row(near, "x", "a turn", "us").endswith("| same |")
     apart = {"before": [{"x": 1.0}] * 3, "after": [{"x": 3.0}, {"x": 1.5}, {"x": 0.5}]}
     assert row(apart, "x", "a turn", "us").endswith("| unclear |")
+
+
+def test_what_is_timed_samples_as_many_tokens_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    episodes = _load("episodes", monkeypatch)
+    wanted = episodes.make_episodes(16, turns=(2, 4), opening=(3, 5), observation=(1, 3), seed=1)
+    engine = episodes.make_engine(episodes.make_model("96x3"))
+
+    for episode, played in zip(
+        wanted, episodes.play_with_engine(engine, wanted, action=8), strict=True
+    ):
+        assert sum(played.action_mask) == 8 * len(episode)
