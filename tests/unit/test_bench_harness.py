@@ -153,11 +153,17 @@ def test_before_and_after_are_paired_by_round_and_a_rate_is_a_cost_the_other_way
     assert row(apart, "x", "a turn", "us").endswith("| unclear |")
 
 
-def test_what_is_timed_samples_as_many_tokens_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_timed_samples_as_many_tokens_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch")
+    from turngym.agents.engine.models import load_model_dir, save_model_dir
+
     episodes = _load("episodes", monkeypatch)
-    wanted = episodes.make_episodes(16, turns=(2, 4), opening=(3, 5), observation=(1, 3), seed=1)
-    engine = episodes.make_engine(episodes.make_model("96x3"))
+    wanted = episodes.make_episodes(32, turns=(2, 4), opening=(3, 5), observation=(1, 3), seed=1)
+    # In a folder a model has a card, with its end token.
+    save_model_dir(episodes.make_model("96x3"), episodes.make_tokenizer(), tmp_path)
+    engine = episodes.make_engine(load_model_dir(tmp_path)[0])
 
     for episode, played in zip(
         wanted, episodes.play_with_engine(engine, wanted, action=8), strict=True
