@@ -11,7 +11,8 @@ def fix_script(rng: Random) -> EndState:
     name, one, other = words(rng, 3)
     return EndState(
         prompt=f"{name}.sh is called with the name of a folder and should print how many files lie "
-        "in it, but fails for names with blanks. Mend it.",
+        "in it, or fail where there is no such folder, but it fails for names with blanks, too. "
+        "Mend it.",
         files={f"{name}.sh": "#!/bin/bash\ncd $1 || exit 1\nls -1 | wc -l\n"},
         free=(f"{name}.sh",),
         probe=f"mkdir -p '/tmp/t/{one} {other}' /tmp/t/{one} && touch '/tmp/t/{one} {other}/a b' "
