@@ -134,8 +134,8 @@ def main() -> int:
     turngym.register(GAME, "overlap:LightsEnv", family="bench", max_turns=LIGHTS + 1)
     made = EpisodeRunner.__init__
 
-    def waiting(runner: EpisodeRunner, config: TrainConfig) -> None:
-        made(runner, config)
+    def waiting(runner: EpisodeRunner, *arguments: Any) -> None:
+        made(runner, *arguments)
         makers = runner.make_env.items()
         runner.make_env = {env_id: partial(Waits, make) for env_id, make in makers}
 

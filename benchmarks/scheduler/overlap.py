@@ -397,8 +397,8 @@ def main() -> int:
     turngym.register(GAME, f"{__name__}:LightsEnv", family="bench", max_turns=LIGHTS + 1)
     made, assign = EpisodeRunner.__init__, Run.assign_credit
 
-    def waiting(runner: EpisodeRunner, config: TrainConfig) -> None:
-        made(runner, config)
+    def waiting(runner: EpisodeRunner, *arguments: Any) -> None:
+        made(runner, *arguments)
         makers = runner.make_env.items()
         runner.make_env = {env_id: partial(Waits, make) for env_id, make in makers}
 
