@@ -1,6 +1,7 @@
 import asyncio
 import copy
 import pickle
+import sys
 
 import gymnasium
 import numpy as np
@@ -296,6 +297,34 @@ def test_the_name_defaults_to_that_of_the_class():
     assert env.task("train", 3) == procedural_task("cardhouse", "train", 3)
     with pytest.raises(ConfigError, match="has no expert"):
         env.expert_action()
+
+
+def test_a_turn_calls_little_besides_what_the_author_wrote():
+    # Speed is measured in benchmarks; this counts, so that what each turn would pay is seen here.
+    class EmptyEnv(TurnEnv):
+        action_format = Commands({"go": "go {where}"})
+
+        def begin(self, task: Task) -> Outcome:
+            return Outcome(text="here")
+
+        def turn(self, action: Action) -> Outcome:
+            return Outcome(text="there")
+
+    env = EmptyEnv()
+    env.reset(seed=1)
+    env.step("go north")
+    called: list[str] = []
+
+    def watch(frame, event, argument):
+        if event in ("call", "c_call"):
+            called.append(frame.f_code.co_name if event == "call" else argument.__name__)
+
+    sys.setprofile(watch)
+    try:
+        env.step("go north")
+    finally:
+        sys.setprofile(None)
+    assert len(called) <= 13, called  # sys.setprofile is one of them
 
 
 def test_the_actions_that_are_not_listed_stay_out_of_info():
