@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.chat.prompting import ChatMessage, ChatModel
 from turngym.agents.policy import ContextOverflow
+from turngym.agents.tool_calls import said_beside
 from turngym.api.agents import MODEL_KINDS, make_policy
 from turngym.coroutines import awaited
 from turngym.errors import ConfigError, EnvironmentFault, EpisodeError
@@ -109,7 +110,7 @@ class _Model:
             raise EnvironmentFault(f"speaker {self._who!r}: {error}") from error
         finally:
             await awaited(conversation.close())
-        return _checked(self._who, answer.message.content)
+        return _checked(self._who, said_beside(answer.message))
 
     async def _agent(self) -> ChatAgent[ChatModel]:
         loop = asyncio.get_running_loop()
@@ -130,5 +131,7 @@ def _checked(name: str, found: object) -> str:
     if not isinstance(found, str):
         raise EnvironmentFault(f"speaker {name!r}: answered with {found!r}, wanted a text")
     if not (answer := after_thoughts(found).strip()):
-        raise EnvironmentFault(f"speaker {name!r}: said nothing besides thoughts: {found[:80]!r}")
+        raise EnvironmentFault(
+            f"speaker {name!r}: said nothing besides thoughts or calls: {found[:80]!r}"
+        )
     return answer

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import turngym
+from helpers.fake_server import answer, fake_server
 from helpers.models import model, tokenizer
 from turngym.agents.engine.models import save_model_dir
 from turngym.api import speakers
@@ -48,7 +49,7 @@ def test_functions_answer_conversations_of_either_form(tmp_path: Path) -> None:
     [
         (lambda said: 1 / 0, "speaker '<lambda>': ZeroDivisionError: division by zero"),
         (lambda said: None, "answered with None, wanted a text"),
-        (lambda said: "<think>hm", "said nothing besides thoughts: '<think>hm'"),
+        (lambda said: "<think>hm", "said nothing besides thoughts or calls: '<think>hm'"),
         (lambda said: " ", "said nothing besides thoughts"),
     ],
 )
@@ -69,6 +70,17 @@ def test_an_answer_that_is_none_is_a_fault_of_the_environment(answer: Any, line:
 def test_who_cannot_speak_is_one_line(who: str, line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         asked(who)
+
+
+def test_a_speaker_has_no_tools_so_a_call_is_nothing_said() -> None:
+    async def ask(*calls: tuple[str, str], said: str) -> str:
+        async with fake_server(answer(said, calls=calls)) as server:
+            return await turngym.speaker(f"openai:tiny base_url={server.url}").ask("hello")
+
+    call = ("look", '{"at": "it"}')
+    assert asyncio.run(ask(call, said="I look.")) == "I look."
+    with pytest.raises(EnvironmentFault, match="said nothing besides thoughts or calls: ''"):
+        asyncio.run(ask(call, said=""))
 
 
 def test_a_model_is_loaded_once_for_each_loop_and_depends_on_the_seed(
