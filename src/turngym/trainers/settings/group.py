@@ -60,7 +60,8 @@ class Term(StrictModel):
     scale: Literal["none", "std", "population_std", "batch_std", "mean", "mad"] = "std"
     """What is divided by: nothing, the sample or the population standard deviation, the sample
     deviation of the whole batch before anything is subtracted (Lite PPO), the mean (MaxRL), the
-    median absolute deviation (MC-GRPO)."""
+    median absolute deviation (MC-GRPO), which is 0 where more than half of a pool agree: give it a
+    ``least_scale``."""
     eps: float = Field(default=1e-6, gt=0)
     """Added to the scale."""
     variance_eps: float = Field(default=0.0, ge=0)
