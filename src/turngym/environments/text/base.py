@@ -17,7 +17,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.environments.core.actions import Action, ActionStyle, Commands, InvalidAction, in_style
+from turngym.environments.core.actions import (
+    Action,
+    ActionFormat,
+    ActionStyle,
+    Commands,
+    InvalidAction,
+    in_style,
+)
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
 from turngym.environments.core.spaces import Image, text_observation_space
 from turngym.errors import ConfigError, missing_extra, require_known
@@ -39,6 +46,7 @@ class GradedGame(TurnEnv):
         render_mode: ``"ansi"`` or None.
 
     Raises:
+        ConfigError: The class has no ``commands``, or something else.
         MissingExtraError: The engine is not installed; the message holds the install line.
     """
 
@@ -63,7 +71,11 @@ class GradedGame(TurnEnv):
         self.settings = self.difficulties[difficulty]
         self.name = f"{self.name}-{difficulty}"
         self.action_style = action_style
-        self.action_format = in_style(action_style, self.commands)
+        if not isinstance(commands := getattr(self, "commands", None), ActionFormat):
+            raise ConfigError(
+                f"{self.name}: commands: wanted Commands({{...}}), found {commands!r}"
+            )
+        self.action_format = in_style(action_style, commands)
         self.state: Any = None
 
     def say(self, command: str, **arguments: Any) -> str:

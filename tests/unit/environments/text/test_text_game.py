@@ -82,3 +82,12 @@ def test_a_game_that_makes_no_state_is_named():
 def test_settings_with_a_typo_name_the_nearest(setting):
     with pytest.raises(UnknownNameError, match="Did you mean"):
         MazeEnv(**setting)
+
+
+class PlainCommandsMaze(MazeEnv):
+    commands = ("go {way}",)
+
+
+def test_commands_that_are_no_format_are_refused_when_the_game_is_made():
+    with pytest.raises(ConfigError, match=r"wanted Commands\(\{\.\.\.\}\), found \(.go"):
+        PlainCommandsMaze()
