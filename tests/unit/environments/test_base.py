@@ -13,7 +13,7 @@ import turngym
 from helpers.envs import AsyncLadderEnv, AsyncReplayLadderEnv, LadderEnv, ReplayLadderEnv
 from turngym.coroutines import awaited
 from turngym.environments.core.actions import Action, Commands
-from turngym.environments.core.env import Outcome, TurnEnv
+from turngym.environments.core.env import AsyncTurnEnv, Outcome, TurnEnv
 from turngym.environments.core.spaces import info_problems
 from turngym.errors import ConfigError, SnapshotError
 from turngym.tasks.base import Task, procedural_task
@@ -488,6 +488,19 @@ async def test_the_async_environment_plays_the_same_episode_as_the_sync_one(asyn
     assert async_info["task_id"] == info["task_id"]
     for ours, theirs in zip(go(env), await async_go(async_env), strict=True):
         assert ours[:-1] == theirs[:-1]
+
+
+async def test_an_async_environment_may_have_plain_methods():
+    class Plain(AsyncTurnEnv):
+        def begin(self, task):
+            return Outcome(text="count")
+
+        def turn(self, action):
+            return Outcome(text=action.text, terminated=True)
+
+    env = Plain()
+    assert (await env.reset(seed=0))[0] == "count"
+    assert (await env.step("one"))[0] == "one"
 
 
 @pytest.mark.parametrize("depth", [0, 2, 4])

@@ -232,7 +232,7 @@ class AsyncTurnEnv(EpisodeCore):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Start an episode with the ``options`` of ``TurnEnv.reset``."""
-        return self._opened(_opening(await self.begin(self._open(seed, options))))
+        return self._opened(_opening(await awaited(self.begin(self._open(seed, options)))))
 
     async def step(self, action: str) -> Step:
         """Carry out what the agent said, as ``TurnEnv.step``."""
@@ -245,7 +245,7 @@ class AsyncTurnEnv(EpisodeCore):
             outcome = self._not_understood(parsed)
         else:
             self._over = True  # stays so when the turn fails or is cancelled
-            outcome = await self.turn(parsed)
+            outcome = await awaited(self.turn(parsed))  # a plain 'def turn' may be meant
             if type(outcome) is not Outcome:
                 outcome = _outcome(outcome, "turn")
         if outcome.truncated:
