@@ -492,6 +492,8 @@ async def test_the_async_environment_plays_the_same_episode_as_the_sync_one(asyn
 
 async def test_an_async_environment_may_have_plain_methods():
     class Plain(AsyncTurnEnv):
+        action_format = Commands({"say": "one"})
+
         def begin(self, task):
             return Outcome(text="count")
 
