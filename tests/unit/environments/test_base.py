@@ -498,11 +498,11 @@ async def test_an_async_environment_may_have_plain_methods():
             return Outcome(text="count")
 
         def turn(self, action):
-            return Outcome(text=action.text, terminated=True)
+            return Outcome(text="done", terminated=True)
 
     env = Plain()
-    assert (await env.reset(seed=0))[0] == "count"
-    assert (await env.step("one"))[0] == "one"
+    assert (await env.reset(seed=0))[0]["text"] == "count"
+    assert (await env.step("one"))[2]  # terminated
 
 
 @pytest.mark.parametrize("depth", [0, 2, 4])
