@@ -144,6 +144,10 @@ def test_statistics_of_sequences() -> None:
     assert weights(reject=[{**k3, "high": 0.287177}]).tolist() == [1] * 6
     assert weights(reject=[{**k3, "high": 0.287175}]).tolist() == [1] * 4 + [0] * 2
     assert weights(reject=[{**k3, "high": 0.010032}]).tolist() == [0] * 6
+    k3["level"] = "sequence_sum"
+    assert weights(reject=[{**k3, "high": 0.574354}]).tolist() == [1] * 6
+    assert weights(reject=[{**k3, "high": 0.574352}]).tolist() == [1] * 4 + [0] * 2
+    assert weights(reject=[{**k3, "high": 0.040133}]).tolist() == [0] * 6
 
 
 def test_asymmetric_bounds_are_on_the_ratio_and_not_on_its_inverse() -> None:
@@ -173,7 +177,7 @@ def test_opsm_drops_only_blamed_episodes_that_the_policy_has_left() -> None:
     assert kept(0.1) == [1] * 6
     assert kept(0.02, -ADVANTAGES) == [0] * 4 + [1] * 2
     assert kept(0.026, -ADVANTAGES) == [1] * 6
-    assert kept(-0.61) == [1] * 4 + [0] * 2
+    assert kept(-0.61) == kept(-0.61, ADVANTAGES / 100) == [1] * 4 + [0] * 2
 
 
 def test_a_guess_of_the_policy_that_the_update_began_with() -> None:
@@ -216,6 +220,8 @@ def test_the_share_that_is_pushed_up() -> None:
     bounds = Balanced(type="balanced", low_end=0.98, share=0.5)
     low, high = balanced_bounds(far, signs, bounds, PpoClip())
     assert (low, high) == (pytest.approx(0.95), pytest.approx(1.2))  # where 0.93 is left out
+    clip = solve_clip_bounds(PpoClip(bounds=bounds), far.log(), signs)
+    assert (clip.clip_low, clip.clip_high) == (pytest.approx(0.05), pytest.approx(0.2))
     stuck = Balanced(type="balanced", share=0.5)
     low, high = balanced_bounds(ratios, signs, stuck, PpoClip())
     assert (low, high) == (pytest.approx(0.9), pytest.approx(1.3))  # then the upper one

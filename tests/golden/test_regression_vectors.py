@@ -265,13 +265,13 @@ def test_where_nobody_is_better_there_is_no_preference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("link", "near", "far"), [("logistic", 0.5, 0.119), ("square", 0.0, -3.0), ("hinge", 1.0, 0.0)]
+    ("link", "near", "far"), [("logistic", 0.5, 0.182), ("square", 0.0, -2.0), ("hinge", 1.0, 0.0)]
 )
 def test_a_pair_pulls_less_the_further_it_is_apart(link: Any, near: float, far: float) -> None:
-    """What a pair of beta 1 pulls where its log-ratios are equal (a square: half apart), and 2."""
+    """The pull of a pair of beta 1 whose log-ratios are equal (a square: half apart); and 1.5."""
     config, rewards = Prefer(type="prefer", beta=1.0, link=link), torch.tensor([1.0, 0.0])
     start = 0.5 if link == "square" else 0.0
-    for apart, wanted in ((start, near), (2.0, far)):
+    for apart, wanted in ((start, near), (1.5, far)):
         gaps = torch.tensor([apart, 0.0], dtype=torch.float64)
         found = preference_advantages(rewards, gaps, torch.zeros(2), config)
         assert found.tolist() == pytest.approx([2 * wanted, -2 * wanted], abs=1e-3)

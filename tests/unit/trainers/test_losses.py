@@ -19,7 +19,12 @@ from helpers.losses import (
     sample,
 )
 from turngym.trainers.losses.policy_loss import TokenTerms, aggregation_coefficients, policy_loss
-from turngym.trainers.losses.surrogates import SurrogateInputs, level_log_ratios, ppo_clip
+from turngym.trainers.losses.surrogates import (
+    SurrogateInputs,
+    level_log_ratios,
+    log_clip_geo,
+    ppo_clip,
+)
 from turngym.trainers.settings.loss import (
     Aggregation,
     LossConfig,
@@ -58,6 +63,17 @@ def test_the_dual_clip_bounds_negative_advantages_only(
     )
     found, _ = ppo_clip(inputs, DUAL)
     assert found.item() == pytest.approx(loss, abs=1e-9)
+
+
+def test_tokens_that_a_geometric_mean_has_clipped_are_counted() -> None:
+    gaps, signs = (found.flatten() for found in torch.meshgrid(
+        torch.tensor([-0.5, -0.3, 0.3, 0.5]), torch.tensor([-0.5, 0.5]), indexing="ij"
+    ))  # fmt: skip
+    inputs = SurrogateInputs(
+        log_ratios=gaps, policy_logprobs=gaps, old_logprobs=0 * gaps, advantages=signs
+    )
+    _, clipped = log_clip_geo(inputs, LogClipGeo(type="log_clip_geo", clip_low=0.4, clip_high=0.4))
+    assert clipped.nonzero().flatten().tolist() == [0, 7]  # down and away, up and away
 
 
 def test_clipped_tokens_are_those_without_gradient() -> None:
