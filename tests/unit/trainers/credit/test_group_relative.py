@@ -292,6 +292,10 @@ def test_hgpo_averages_over_longer_and_longer_agreement(
     assert_rows(rows_of(method, THREE_WALKS), [first, second, third])
 
 
+def test_hgpo_without_history_compares_states_alone() -> None:
+    assert_rows(rows_of(algo("hgpo", "terms.0.history=0"), THREE_WALKS), STEP_MEAN)
+
+
 @pytest.mark.parametrize(("power", "wanted"), [(0.0, 0.45), (1.0, 0.4667), (2.0, 0.4793)])
 def test_hgpo_weighs_deeper_agreement_by_a_power(power: float, wanted: float) -> None:
     code = algo("hgpo", "terms.0.history_offset=1", f"terms.0.history_power={power}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from statistics import stdev
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,9 @@ from helpers.trajectories import episode, group, turn
 from turngym.errors import TrainingError
 from turngym.trainers.credit.base import TurnBatch
 from turngym.trainers.credit.group.group_relative import turn_advantages
+from turngym.trainers.credit.group.normalize import combine_terms
 from turngym.trainers.credit.sources.reward_sources import RewardSources, gated
+from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.group import GatedSum, GroupRelative, Term
 from turngym.trainers.settings.rewards import (
     EnvReward,
@@ -238,6 +242,34 @@ def test_a_loud_second_term_is_brought_down_to_the_first() -> None:
     held = turn_advantages(turns, components, loud) - alone
     # The intrinsic term spreads by 0.7906 over tokens, and may by 1.
     np.testing.assert_allclose(held, share / 0.79057, rtol=1e-4)
+
+
+def test_a_gate_of_three_attempts_and_three_terms_is_the_formula() -> None:
+    """Spreads are over sampled tokens, each turn counting as often as it has some."""
+    outcomes, sizes = [[1.0, 0.5, 0.0], [0.0, 1.0]], [[2, 1], [3, 1], [1, 2]]
+    turns = TurnBatch.of(
+        [
+            group(
+                *(
+                    episode([turn(drawn=[3] * sizes[i][0]), turn(paid, drawn=[3] * sizes[i][1])],
+                            member=i)
+                    for i, paid in enumerate(row)
+                )
+            )
+            for row in outcomes
+        ]
+    )  # fmt: skip
+    terms = [np.random.default_rng(number).normal(1.0, 3.0, size=10) for number in range(3)]
+    config = GatedSum(type="gated", beta=0.7, temperature=0.4)
+    others = terms[1] + terms[2]
+
+    def spread(values: FloatArray) -> float:
+        return stdev(np.repeat(values, turns.tokens_N.astype(int)).tolist())
+
+    weight = 0.7 * min(1.0, max(spread(terms[0]), 1.0) / spread(others))
+    gates = [1 / (1 + math.exp(stdev(row) / 0.4)) for row in outcomes]
+    wanted = terms[0] + weight * np.repeat(gates, [6, 4]) * others
+    np.testing.assert_allclose(combine_terms(terms, turns, config, update=0), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
