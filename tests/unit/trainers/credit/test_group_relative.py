@@ -292,8 +292,10 @@ def test_hgpo_averages_over_longer_and_longer_agreement(
     assert_rows(rows_of(method, THREE_WALKS), [first, second, third])
 
 
-def test_hgpo_without_history_compares_states_alone() -> None:
-    assert_rows(rows_of(algo("hgpo", "terms.0.history=0"), THREE_WALKS), STEP_MEAN)
+def test_hgpo_looks_no_further_back_than_its_history() -> None:
+    """The first attempt's last turn is worth 0.35 by its state, 0.5 by the last two or three."""
+    found = rows_of(algo("hgpo", "terms.0.history=1"), THREE_WALKS)[0][2]
+    assert found == pytest.approx((0.35 + 2 * 0.5) / 3)
 
 
 @pytest.mark.parametrize(("power", "wanted"), [(0.0, 0.45), (1.0, 0.4667), (2.0, 0.4793)])
