@@ -28,6 +28,7 @@ from turngym.trainers.credit.critics.off_policy import (
     sample_actions,
 )
 from turngym.trainers.losses.policy_loss import aggregation_coefficients
+from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.group import Archer
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.forward import score
@@ -257,6 +258,29 @@ async def test_normalized_advantages_have_mean_0_and_spread_1() -> None:
     advantages = np.array([one.advantages[-1] for one in samples])
     assert advantages.mean() == pytest.approx(0, abs=1e-5)
     assert advantages.std() == pytest.approx(1, abs=1e-3)
+
+
+async def actor_advantages(**settings: Any) -> FloatArray:
+    made = method(**settings)
+    await made.assign(matching_game(0))
+    return np.array([one.advantages[-1] for one in (await made.assign(matching_game(1))).samples])
+
+
+async def test_advantages_are_normalized_where_that_is_set_alone() -> None:
+    raw, scaled = [await actor_advantages(normalize=found) for found in (False, True)]
+    assert np.ptp(raw) > 0
+    assert scaled == pytest.approx((raw - raw.mean()) / (raw.std() + 1e-8), rel=1e-4)
+
+
+async def test_values_are_expectiles_offline_alone() -> None:
+    for mode, critic, is_one in (("offline", "replayed", False), ("online", "on_policy", True)):
+        high, low = [
+            await actor_advantages(
+                mode=mode, critic={"value_actions": critic, "lr": 3e-3}, expectile=tau
+            )
+            for tau in (0.95, 0.55)
+        ]
+        assert np.array_equal(high, low) == is_one
 
 
 async def test_the_token_baseline_learns_the_advantage() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from turngym.errors import ConfigError
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.credit.critics.gae import GaeCredit
+from turngym.trainers.credit.critics.values import final_prompt
 from turngym.trainers.metrics import rollout_metrics
 from turngym.trainers.selection.past import as_context
 from turngym.trainers.settings.group import Gae
@@ -91,6 +93,44 @@ async def test_a_limit_without_an_answer_is_bootstrapped_after_the_last_token() 
     made = with_constant_value(method(gamma=0.5, lam=1.0, batch=None), 2.0)
     cut = episode([1.0], stop=StopReason.TRUNCATED_CONTEXT)
     assert await advantages(made, cut) == [pytest.approx([1.0 + 0.5 * 2.0 - 2.0])]
+
+
+@pytest.mark.parametrize("level", ["token", "turn"])
+@pytest.mark.parametrize("is_cut", [True, False])
+async def test_values_are_read_where_the_states_are(level: str, is_cut: bool) -> None:
+    """Against the recursion over values that the critic gives for the whole text."""
+    made = method(level, gamma=0.9, lam=0.8, batch=None)
+    weight = torch.randn(1, 32, generator=torch.Generator().manual_seed(1))
+    made.load_state(made.state() | {"values/net/weight": weight})
+    attempt = episode([turn(0.5, drawn=(3, 4, 5)), turn(0.0), turn(1.0, drawn=(6, 7, 8))])
+    text, starts = [1, 2, 3, 4, 5, 1, 2, 3, 4, 1, 2, 6, 7, 8], {2: 0.5, 7: 0.0, 11: 1.0}
+    rewards = starts if level == "turn" else {2: 0, 3: 0, 4: 0.5, 7: 0, 8: 0, 11: 0, 12: 0, 13: 1.0}
+    if is_cut:
+        seen = (Message(role="user", content="go on"),)
+        attempt = replace(attempt, stop_reason=StopReason.TRUNCATED_TURNS, final_observation=seen)
+        text += final_prompt(attempt, made._context.renderer, context=1024)
+    # What follows the last state is not read.
+    everywhere = [np.arange(len(text) + 1) >= 1]
+    [found] = made._values.read([np.array([*text, 0])], everywhere)
+    values = [math.nan, *found.tolist()]
+    following, ahead, wanted = values[len(text)] if is_cut else 0.0, 0.0, []
+    for place, reward in reversed(rewards.items()):
+        ahead = reward + 0.9 * following - values[place] + 0.9 * 0.8 * ahead
+        following = values[place]
+        wanted.insert(0, ahead)
+    credit = await made.assign([group(attempt)])
+    [sample] = credit.samples
+    if level == "turn":
+        assert credit.advantages[0].tolist() == pytest.approx(wanted, abs=1e-5)
+    else:
+        assert sample.advantages[sample.loss_mask].tolist() == pytest.approx(wanted, abs=1e-5)
+    before = np.array([values[place] for place in rewards])
+    targets = before + wanted
+    explained = 1 - np.var(wanted) / np.var(targets)
+    assert credit.metrics["credit/value_mean"] == pytest.approx(before.mean(), abs=1e-5)
+    assert credit.metrics["credit/value_explained_variance"] == pytest.approx(explained, rel=1e-4)
+    assert credit.metrics["credit/advantage_mean"] == pytest.approx(np.mean(wanted), abs=1e-5)
+    assert credit.metrics["credit/advantage_std"] == pytest.approx(np.std(wanted), abs=1e-5)
 
 
 async def test_turns_and_tokens_are_discounted_as_steps_of_their_level() -> None:
