@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from helpers.trajectories import turn
 from turngym.rollouts.scheduler.admission import (
     Admitted,
     Candidate,
+    LagCounts,
     SchedulerLoad,
     make_admission,
 )
@@ -34,6 +36,30 @@ def candidate(
     index: int, *, closed: int = 0, start_version: int = 0, target: int | None = None
 ) -> Candidate:
     return Candidate(index=index, closed=closed, start_version=start_version, target=target)
+
+
+def test_lag_is_counted_by_token_and_by_episode() -> None:
+    counts = LagCounts()
+    counts.add(
+        [turn(drawn=(3, 4, 5), version=2), turn(drawn=(6,), version=4)], step=4, start_version=1
+    )
+    counts.add([turn(drawn=(7, 8), version=4)], step=4, start_version=4)
+    counts.add([], step=4, start_version=0)
+    assert counts.metrics() == pytest.approx(
+        {
+            "lag/tokens_mean": 1.0,  # 2 for three of six
+            "lag/tokens_max": 2.0,
+            "lag/start_version_mean": 7 / 3,
+            "lag/start_version_max": 4.0,
+            "lag/oldest_mean": 1.0,
+            "lag/oldest_max": 2.0,
+            "lag/newest_mean": 0.0,
+            "lag/newest_max": 0.0,
+            "lag/tokens_at_0": 0.5,
+            "lag/tokens_at_2": 0.5,
+        }
+    )
+    assert LagCounts().metrics() == {}
 
 
 @pytest.mark.parametrize(
