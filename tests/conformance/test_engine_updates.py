@@ -172,10 +172,10 @@ def adapted(model: Any, rank: int) -> Numbered:
 
 def logprobs(model: Any, ids: Sequence[int], past: Any = None, start: int = 0) -> Any:
     """Return log-probs of ``ids[start + 1:]``, of which ``past`` holds those before ``start``."""
-    with torch.no_grad():
-        found = model(input_ids=torch.tensor([ids[start:]]), past_key_values=past, use_cache=True)
-    rows = found.logits[0, :-1].log_softmax(-1)
-    return rows.gather(-1, torch.tensor(ids[start + 1 :])[:, None])[:, 0].numpy(), found
+    with torch.no_grad():  # the fourth argument has another name from transformers 5.24 on
+        logits, past = model(torch.tensor([ids[start:]]), None, None, past, use_cache=True)[:2]
+    rows = logits[0, :-1].log_softmax(-1)
+    return rows.gather(-1, torch.tensor(ids[start + 1 :])[:, None])[:, 0].numpy(), past
 
 
 async def switched(opened: Opened, crossing: int = 2) -> tuple[list[Generation], float]:
@@ -224,8 +224,8 @@ async def test_every_token_is_one_of_the_weights_that_it_names(
                 # What the old weights read stays, up to the last token that they sampled: that one
                 # is read by the new ones.
                 start = len(prompt) + cut - 1
-                _, read = logprobs(old, ids[:start])
-                after, _ = logprobs(new, ids, read.past_key_values, start)
+                _, past = logprobs(old, ids[:start])
+                after, _ = logprobs(new, ids, past, start)
             else:
                 after = logprobs(new, ids)[0][at + cut :]
             expected = np.concatenate([expected, after])

@@ -66,12 +66,11 @@ def model_of(number: int) -> Any:
     return model.eval()
 
 
-def logprobs(model: Any, ids: Sequence[int], past: Any = None, start: int = 0) -> Any:
-    """Return log-probs of ``ids[start + 1:]``, of which ``past`` holds those before ``start``."""
+def logprobs(model: Any, ids: Sequence[int]) -> Any:
+    """Return log-probs of ``ids[1:]``."""
     with torch.no_grad():
-        found = model(input_ids=torch.tensor([ids[start:]]), past_key_values=past, use_cache=True)
-    rows = found.logits[0, :-1].log_softmax(-1)
-    return rows.gather(-1, torch.tensor(ids[start + 1 :])[:, None])[:, 0].numpy(), found
+        rows = model(input_ids=torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+    return rows.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0].numpy()
 
 
 @pytest.fixture
@@ -250,7 +249,7 @@ async def test_a_session_stays_where_its_prefix_is_and_leaves_when_that_server_d
         found = await asyncio.gather(*requests)
         model = model_of(0)
         for session, each in zip(sessions, found, strict=True):
-            scored, _ = logprobs(model, session.ids)
+            scored = logprobs(model, session.ids)
             np.testing.assert_allclose(each.logprobs, scored[-len(each.token_ids) :], atol=1e-5)
 
 
@@ -331,7 +330,7 @@ async def test_weights_of_another_run_are_not_taken_for_ones_own(
     session = mine.open(0)
     found = await session.generate(PROMPTS[0], Sampling(max_new_tokens=8))
     assert mine.metrics()["engine/retried_requests"] >= 1
-    scored, _ = logprobs(model_of(0), session.ids)
+    scored = logprobs(model_of(0), session.ids)
     np.testing.assert_allclose(found.logprobs, scored[len(PROMPTS[0]) - 1 :], atol=1e-5)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import heapq
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -348,6 +349,9 @@ class ReplayDecoder:
         copied: Any = copy.deepcopy(model)
         self._model = copied.to(device, dtype).eval()
         self._vision = vision_of(copied)
+        # Its name from transformers 5.24 on, and before.
+        new = "cache" in inspect.signature(copied.forward).parameters
+        self._cache_name = "cache" if new else "past_key_values"
         self._texts: dict[int, list[int]] = {}
         self._next = 0
         self._mask: Tensor
@@ -456,14 +460,13 @@ class ReplayDecoder:
         return torch.tensor(rows, device=self._device)
 
     def _forward(self, inputs: dict[str, Tensor], *, cache: Any) -> Tensor:
-        output = self._model(
-            **inputs,
-            attention_mask=self._mask,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        self._cache = getattr(output, "past_key_values", None)  # a state space model has none
+        more = {self._cache_name: cache, "use_cache": True, "logits_to_keep": 1}
+        output = self._model(**inputs, attention_mask=self._mask, **more)
+        cache = getattr(output, self._cache_name, None)
+        layers = getattr(cache, "layers", ())
+        # States of a model without any attention do not go on with a mask of all tokens.
+        has_keys = not layers or any(hasattr(layer, "keys") for layer in layers)
+        self._cache = cache if has_keys else None
         logits: Tensor = output.logits[:, -1].float()
         return logits
 
