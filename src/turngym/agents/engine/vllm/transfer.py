@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -152,13 +152,17 @@ class Transfer:
         owner = self
 
         class Source(WeightSource):  # type: ignore[misc]  # untyped base
-            def metadata(self) -> list[Any]:
+            def _held(self) -> list[Any]:
                 held = owner._weights.items()
                 return [ParamMeta(name, value.dtype, tuple(value.shape)) for name, value in held]
 
             def __iter__(self) -> Iterator[tuple[str, Tensor]]:
                 for name, value in owner._weights.items():
                     yield name, value.to(owner._device)
+
+            # From vLLM 0.33 on a property, and another name for all pairs.
+            metadata = _Current(_held) if hasattr(WeightSource, "iter_full") else _held
+            iter_full = __iter__
 
         return Source()
 
@@ -197,6 +201,13 @@ class Transfer:
         if error is not None:
             what = " ".join(f"{type(error).__name__}: {error}".split())
             raise ReplicaError(f"{self._replica.url}: no transfer of weights: {what}") from error
+
+
+class _Current(cached_property[Any]):
+    """What vLLM wants to be cached, and reads once before there are weights."""
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self.func(instance)
 
 
 def _in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
