@@ -285,8 +285,7 @@ def held_limits(pid: int, limits: Limits) -> tuple[dict[str, Enforcement], str]:
 
 def _profile_file(profile: str) -> Path:
     """Return a file with ``profile``, whole at any moment that others may read it."""
-    name = hashlib.sha256(profile.encode()).hexdigest()[:16]
-    path = cache_folder() / f"seccomp-{name}.json"
+    path = cache_folder() / f"seccomp-{_short(profile)}.json"
     if not path.exists():
         fresh = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         fresh.write_text(profile)
