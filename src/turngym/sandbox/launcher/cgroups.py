@@ -159,14 +159,6 @@ class Group:
         while word not in (folder / file).read_text() and time.monotonic() < deadline:
             time.sleep(0.001)
 
-    @property
-    def oom_file(self) -> str:
-        """The file that counts processes killed for want of memory, "" without one."""
-        if "memory" not in self.folders:
-            return ""
-        name = "memory.events" if self.version == 2 else "memory.oom_control"
-        return str(self.folders["memory"] / name)
-
     def kill(self) -> None:
         """Kill every process in the groups."""
         for folder in set(self.folders.values()):
@@ -183,6 +175,14 @@ class Group:
                 continue
             del self.folders[controller]
         return not self.folders
+
+
+def oom_file(groups: Group | Parents) -> str:
+    """Return the file that counts processes killed for want of memory, "" without one."""
+    if "memory" not in groups.folders:
+        return ""
+    name = "memory.events" if groups.version == 2 else "memory.oom_control"
+    return str(groups.folders["memory"] / name)
 
 
 def oom_kills(file: str) -> int:
