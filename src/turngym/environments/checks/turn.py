@@ -7,7 +7,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,6 @@ from turngym.environments.checks.probes import (
     must_not_count,
     must_not_show,
     must_tell_apart,
-    open_env,
     plain,
     plain_steps,
     play,
@@ -118,7 +117,7 @@ class TurnChecks:
             yield "expert", as_expert(env)
 
     def _env(self) -> AbstractContextManager[AnyEnv]:
-        return open_env(self.make)
+        return closing(self.make())
 
     def _replay(self, env: AnyEnv, seed: int, episode: Episode, where: str) -> None:
         again = replay(env, episode.actions, name=f"{episode.name}, {where}", seed=seed)
