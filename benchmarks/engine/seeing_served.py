@@ -21,7 +21,7 @@ from seeing import built
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.vision import Vision, give_vision
-from turngym.agents.engine.vllm.engine import build
+from turngym.agents.engine.vllm.engine import VllmEngine
 from turngym.errors import TurnGymError
 from turngym.trainers.update.forward import score
 
@@ -63,7 +63,7 @@ async def measured(name: str, python: str) -> dict[str, Any]:
     give_vision(model, processor)
     vision = tokenizer._turngym_vision
     config = VllmEngineConfig(type="vllm", python=python, probe=100.0)
-    engine = build(config, model, tokenizer, context=1024, max_sessions=8)
+    engine = VllmEngine(config, model, tokenizer, context=1024, max_sessions=8)
     try:
         made = sequences(vision)
         served = await engine.score(made)

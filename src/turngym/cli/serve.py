@@ -84,10 +84,8 @@ def policy(
     key = None if key_env is None else os.environ.get(key_env)
     if key_env is not None and not key:
         raise ConfigError(f"--key-env {key_env}: the variable is not set")
-    if weights is not None and not weights.is_dir():
-        raise ConfigError(f"--weights {weights}: there is no such folder")
     if weights is not None:
-        _refuse_anybody(host)
+        _check_weights(weights, host)
     sock = bind(host, port)
     need_train_extra(f"model {model!r}")
     served = _engine_model(model, context)
@@ -142,18 +140,16 @@ def engine(
     settings |= {"adapter_rank": adapter_rank, "routing": routing}
     settings["weights"] = "nccl" if nccl else "files"
     config = load_config(VllmEngineConfig, [settings])
-    folder = (weights or model).resolve()
-    if weights is not None and not folder.is_dir():
-        raise ConfigError(f"--weights {weights}: there is no such folder")
+    _check_weights(weights, host)
     check_model_path(model.resolve())  # no name on the hub
-    _refuse_anybody(host)
     wanted = context or 4096
     reads = min(wanted, positions_in(model) or wanted)
     if context is not None:
         _note_context(context, reads)
     line, more = command(
-        config, model.resolve(), context=reads, port=port, folder=folder, host=host
-    )
+        config, model.resolve(), context=reads, port=port,
+        folder=(weights or model).resolve(), host=host,
+    )  # fmt: skip
     if only_print:
         print(shlex.join(["env", *(f"{name}={value}" for name, value in more.items()), *line]))
         return
@@ -251,7 +247,9 @@ def openenv(
     _serve(served.app(), sock, {"url": url_of(sock), "env": env})
 
 
-def _refuse_anybody(host: str) -> None:
+def _check_weights(folder: Path | None, host: str) -> None:
+    if folder is not None and not folder.is_dir():
+        raise ConfigError(f"--weights {folder}: there is no such folder")
     if host in ("0.0.0.0", "::"):
         raise ConfigError(f"--weights with --host {host}: would let anybody change the weights")
 

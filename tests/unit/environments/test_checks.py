@@ -237,14 +237,14 @@ def test_a_broken_snapshot_is_found_and_named(kind):
 def test_each_fresh_process_has_another_hash_seed(ladder_id, monkeypatch, number):
     asked = []
 
-    def play_elsewhere(request, hash_seed, timeout_s):
+    def call_elsewhere(*work, hash_seed, timeout_s):
         asked.append(hash_seed)
-        return elsewhere.play_elsewhere(request, hash_seed, timeout_s)
+        return elsewhere.call_elsewhere(*work, hash_seed=hash_seed, timeout_s=timeout_s)
 
-    monkeypatch.setattr(turn, "play_elsewhere", play_elsewhere)
+    monkeypatch.setattr(turn, "call_elsewhere", call_elsewhere)
     report = check_turn_env(ladder_id, episodes=1, tasks=2, processes=number)
     assert result(report, "same in another process").status == "pass"
-    assert asked == ["1", "2"][:number]
+    assert asked == [1, 2][:number]
 
 
 def test_the_place_of_a_broken_fork_is_named():

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from turngym.sandbox.backends.docker_engine import held_limits
+from turngym.sandbox.base import LIMIT_NAMES, Limits
 from turngym.sandbox.launcher import cgroups
 
 
@@ -88,7 +90,7 @@ def test_version_2_groups_go_where_controllers_are_handed_down(proc: Path, tmp_p
     }
     folder = parent / "turngym-1-2-x"
     assert (folder / "cpu.max").read_text() == "200000 100000"
-    assert group.oom_file == str(folder / "memory.events")
+    assert cgroups.oom_file(group) == str(folder / "memory.events")
 
 
 def test_no_writable_group_holds_nothing(proc: Path, tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def test_no_writable_group_holds_nothing(proc: Path, tmp_path: Path) -> None:
     group = cgroups.Group(cgroups.find_parents(proc), "1-2-x")
     assert group.limit(memory_bytes=64 << 20, pids=7, cpus=1) == {}
     assert not group.freeze(True)
-    assert group.oom_file == ""
+    assert cgroups.oom_file(group) == ""
     assert group.remove()
 
 
@@ -120,3 +122,27 @@ def test_oom_kills_are_read_from_either_version(tmp_path: Path) -> None:
     file.write_text("oom_kill_disable 0\nunder_oom 0\n")
     assert cgroups.oom_kills(str(file)) == 0
     assert cgroups.oom_kills("") == cgroups.oom_kills(str(tmp_path / "none")) == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "files"),
+    [
+        (1, {"memory.limit_in_bytes": 64 << 20, "pids.max": 10, "cpu.cfs_quota_us": 200_000}),
+        (2, {"memory.max": 64 << 20, "pids.max": 10, "cpu.max": "200000 100000"}),
+    ],
+)
+def test_what_an_engine_was_asked_for_counts_where_it_can_be_read_back(
+    version: int, files: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = {name: tmp_path / name for name in cgroups.CONTROLLERS}
+    for folder in folders.values():
+        folder.mkdir()
+    monkeypatch.setattr(cgroups, "find_parents", lambda **member: cgroups.Parents(folders, version))
+    asked = Limits(memory_bytes=(64 << 20) + 1, pids=9, cpus=2)
+    nothing = dict.fromkeys(LIMIT_NAMES, "none")
+    assert held_limits(1, asked)[0] == nothing
+    for name, value in files.items():
+        (folders[name.partition(".")[0]] / name).write_text(f"{value}\n")
+    counter = "memory.events" if version == 2 else "memory.oom_control"
+    held = {**nothing, "memory": "exact", "pids": "exact", "cpus": "exact"}
+    assert held_limits(1, asked) == (held, str(folders["memory"] / counter))

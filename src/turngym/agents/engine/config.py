@@ -128,7 +128,7 @@ _SET_BY = {
 class VllmEngineConfig(StrictModel):
     """Servers that speak vLLM's wire for training: vLLM itself, or ``turngym serve policy``."""
 
-    builder: ClassVar[str] = "turngym.agents.engine.vllm.engine:build"
+    builder: ClassVar[str] = "turngym.agents.engine.vllm.engine:VllmEngine"
     preflight: ClassVar[str | None] = "turngym.agents.engine.vllm.preflight:check"
 
     type: Literal["vllm"]

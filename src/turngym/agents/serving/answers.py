@@ -171,7 +171,7 @@ class TextStream:
         return self._up_to(text, len(text))
 
     def _up_to(self, text: str, end: int) -> str:
-        end = min([end, *(at for stop in self._stops if (at := text.find(stop)) >= 0)])
+        end = min(end, len(before_stop(text, self._stops)))
         new = text[self._reported : end]
         self._reported = max(self._reported, end)
         return new

@@ -323,10 +323,9 @@ class _Call:
 
     @property
     def _returns_logprobs(self) -> bool:
-        asked = self._asked
-        if isinstance(asked, CompletionRequest):
-            return asked.logprobs is not None
-        return bool(getattr(asked, "logprobs", False))
+        # A chat asks with true or false, a completion with a number, where 0 is one.
+        asked = getattr(self._asked, "logprobs", None)
+        return asked is not None and asked is not False
 
     # Chunks.
 
@@ -340,28 +339,30 @@ class _Call:
             "choices": choices,
         }
 
-    def _opening(self) -> Json:
+    def _piece(self, text: str, finish: str | None = None) -> Json:
+        """Return a choice that brings more ``text``."""
         if self._messages is None:
-            choice: Json = {"index": 0, "text": "", "finish_reason": None}
-        else:
-            delta = {"role": "assistant", "content": ""}
-            choice = {"index": 0, "delta": delta, "finish_reason": None}
+            return {"index": 0, "finish_reason": finish, "text": text}
+        delta = {"content": text} if text else {}
+        return {"index": 0, "finish_reason": finish, "delta": delta}
+
+    def _opening(self) -> Json:
+        choice = self._piece("")
+        if self._messages is not None:
+            choice["delta"] = {"role": "assistant", "content": ""}
         chunk = self._chunk([choice])
         if self._asked.return_token_ids:
             chunk |= prompt_fields(self._read, self._places)
         return chunk
 
     def _choice(self, text: str, token: tuple[int, float, int]) -> Json:
-        choice: Json = {"index": 0, "finish_reason": None}
+        choice = self._piece(text)
         token_id, logprob, version = token
-        shown = self._server._renderer.tokenizer.decode([token_id])
-        if self._messages is None:
-            choice["text"] = text
-            if self._returns_logprobs:
+        if self._returns_logprobs:
+            shown = self._server._renderer.tokenizer.decode([token_id])
+            if self._messages is None:
                 choice["logprobs"] = {"tokens": [shown], "token_logprobs": [logprob]}
-        else:
-            choice["delta"] = {"content": text} if text else {}
-            if self._returns_logprobs:
+            else:
                 choice["logprobs"] = {"content": [logprob_row(shown, logprob)]}
         if self._asked.return_token_ids:  # the version too: a client may leave before the end
             choice |= {"token_ids": [token_id], "policy_versions": [version]}
@@ -369,14 +370,10 @@ class _Call:
 
     def _closing(self, answer: Answer, texts: TextStream) -> list[Json]:
         """Return the chunks after the last token."""
-        last: Json = {"index": 0, "finish_reason": answer.finish}
         rest = answer.message.content if self._is_held else texts.rest()
-        if self._messages is None:
-            last["text"] = rest
-        else:
-            last["delta"] = {"content": rest} if rest else {}
-            if answer.message.tool_calls:
-                last["delta"]["tool_calls"] = tool_call_rows(answer.id, answer.message.tool_calls)
+        last = self._piece(rest, answer.finish)
+        if self._messages is not None and answer.message.tool_calls:
+            last["delta"]["tool_calls"] = tool_call_rows(answer.id, answer.message.tool_calls)
         chunks = [self._chunk([last])]
         if self._asked.returns_usage:
             chunks.append(self._chunk([]) | {"usage": answer.usage})

@@ -143,20 +143,19 @@ class WeightRoutes:
 
     def routes(self) -> list[tuple[str, str, Endpoint]]:
         """Return method, path and what answers."""
-        posts = {
-            "/inference/v1/generate": self._generate,
-            "/tokenize": self._tokenize,
-            "/pause": self._pause,
-            "/resume": self._resume,
-            "/abort_requests": self._abort,
-            "/init_weight_transfer_engine": self._init,
-            "/start_weight_update": self._start,
-            "/update_weights": self._update,
-            "/finish_weight_update": self._finish,
-        }
-        gets = {"/version": self._version, "/weight_info": self._weight_info}
-        by_method = {"POST": posts, "GET": gets}
-        return [(m, path, one) for m, routes in by_method.items() for path, one in routes.items()]
+        return [
+            ("POST", "/inference/v1/generate", self._generate),
+            ("POST", "/tokenize", self._tokenize),
+            ("POST", "/pause", self._pause),
+            ("POST", "/resume", self._resume),
+            ("POST", "/abort_requests", self._abort),
+            ("POST", "/init_weight_transfer_engine", self._init),
+            ("POST", "/start_weight_update", self._start),
+            ("POST", "/update_weights", self._update),
+            ("POST", "/finish_weight_update", self._finish),
+            ("GET", "/version", self._version),
+            ("GET", "/weight_info", self._weight_info),
+        ]
 
     async def _generate(self, request: Request) -> Response:
         asked = parse(GenerateRequest, await request.body())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -32,7 +32,6 @@ from turngym.environments.checks.probes import (
     ended_after,
     has_expert,
     listed_actions,
-    open_env,
     plain_steps,
     play,
     randomly,
@@ -191,11 +190,8 @@ class ForkChecks:
             return "random", randomly(np.random.default_rng(seed))
         return "silent", lambda _turn, _info: ""
 
-    @contextmanager
-    def _env(self) -> Iterator[AnyEnv]:
-        limit = TurnLimit(self.max_turns)
-        with open_env(lambda: limited(OrderEnforcing(self.make()), limit)) as env:
-            yield env
+    def _env(self) -> AbstractContextManager[AnyEnv]:
+        return closing(limited(OrderEnforcing(self.make()), TurnLimit(self.max_turns)))
 
     def _branches(self) -> Iterator[_Branch]:
         """Yield the chosen places, or opening, first turn, middle, and the turn before the end."""

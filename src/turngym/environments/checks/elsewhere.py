@@ -3,109 +3,112 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, TypeVar
 
 from turngym.check_report import Broken
 
+T = TypeVar("T")
 _DATE = '() { command date -d "@$(($(command date +%s) + AHEAD))" "$@"; }'
 """A function of bash that stands for ``date`` in every shell that inherits it."""
 
-_PLAY = "from turngym.environments.checks.elsewhere import play_from_stdin; play_from_stdin()"
+_ANSWER = "from turngym.environments.checks.elsewhere import answer; answer()"
 
 
-def play_elsewhere(request: bytes, hash_seed: str, timeout_s: float) -> list[list[dict[str, Any]]]:
-    """Return the plain steps of episodes that a fresh process plays.
+def call_elsewhere(
+    work: Callable[..., T],
+    *arguments: Any,
+    hash_seed: int,
+    timeout_s: float,
+    clock_s: float = 0.0,
+    env: Mapping[str, str] | None = None,
+) -> T:
+    """Return what a function of a module gives in a fresh process.
 
     Args:
-        request: Pickle of what was loaded from files, the pickled Gymnasium spec and the (seed,
-            actions) pairs.
+        work: The function.
+        arguments: Of it; what can be pickled.
         hash_seed: ``PYTHONHASHSEED`` of the process.
         timeout_s: Seconds that it may take.
+        clock_s: How far its clock is ahead, from before the function is imported.
+        env: More variables of the process.
 
     Raises:
         Broken: It failed or took too long.
     """
     path = os.pathsep.join(folder for folder in sys.path if folder)
-    with TemporaryFile() as ask, TemporaryFile() as answer, TemporaryFile() as complaint:
-        ask.write(request)
-        ask.seek(0)
+    variables = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": path, **(env or {})}
+    # A thread hears nothing of Ctrl-C, so that what it waits for must.
+    is_alone = threading.current_thread() is threading.main_thread()
+    with TemporaryFile() as asked, TemporaryFile() as given, TemporaryFile() as complaint:
+        pickle.dump(clock_s, asked)
+        pickle.dump((work, arguments), asked)
+        asked.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-c", _PLAY],
-            stdin=ask,
-            stdout=answer,
-            stderr=complaint,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
-            start_new_session=True,
-        )
+            [sys.executable, "-c", _ANSWER], stdin=asked, stdout=given, stderr=complaint,
+            env=variables, start_new_session=is_alone,
+        )  # fmt: skip
         try:
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise Broken(f"the fresh process took more than {timeout_s:g} s") from error
+            raise Broken(f"the other process took more than {timeout_s:g} s") from error
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it left behind, too
+                if is_alone:
+                    os.killpg(process.pid, signal.SIGKILL)  # what it left behind, too
+            process.kill()
             process.wait()
         if code != 0:
             complaint.seek(0)
-            last = complaint.read().decode(errors="replace").strip().splitlines()[-1:]
-            raise Broken(f"the fresh process failed: {''.join(last)}")
-        answer.seek(0)
-        played: list[list[dict[str, Any]]] = pickle.load(answer)
-        return played
+            lines = complaint.read().decode(errors="replace").strip().splitlines()
+            raise Broken(f"the other process failed: {(lines or ['no message'])[-1][:300]}")
+        given.seek(0)
+        found: T = pickle.load(given)
+        return found
 
 
-def play_from_stdin() -> None:
-    """Play what ``play_elsewhere`` asks for; the main function of its process."""
+def answer() -> None:
+    """Do what ``call_elsewhere`` asks for; the main function of its process."""
+    given = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the environment prints is no part of the answer
+    if clock_s := pickle.load(sys.stdin.buffer):
+        move_clock(clock_s)
+    work, arguments = pickle.load(sys.stdin.buffer)
+    with given:
+        pickle.dump(work(*arguments), given)
+
+
+def play_again(
+    sources: list[str], spec: bytes, wanted: Sequence[tuple[int, list[str]]]
+) -> list[list[dict[str, Any]]]:
+    """Return the plain steps of episodes of one environment.
+
+    Args:
+        sources: What was loaded from files.
+        spec: Of Gymnasium, pickled.
+        wanted: Seed and actions of each episode.
+    """
     import gymnasium
 
     from turngym import registry
     from turngym.environments.checks.probes import plain_steps, replay
 
-    answer = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the environment prints is no part of the answer
-    sources, spec, wanted = pickle.load(sys.stdin.buffer)
     with registry.loaded(sources):
         env = gymnasium.make(pickle.loads(spec))
-    played = []
-    for seed, actions in wanted:
-        played.append(plain_steps(replay(env, actions, name=f"seed {seed}", seed=seed).steps))
-    env.close()
-    with answer:
-        pickle.dump(played, answer)
-
-
-def main() -> None:
-    """Read what is asked from standard input, play it, print what came of it."""
-    asked = json.load(sys.stdin)
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the environment prints is no part of the answer
-    if asked["clock_s"]:
-        move_clock(asked["clock_s"])
-    from turngym.environments.checks.task import play
-    from turngym.environments.gym.registration import make
-    from turngym.tasks.check.subject import as_expert
-
-    env = make(asked["target"])
-    try:
-        task: Any = env.get_wrapper_attr("find_task")(asked["task"])
-        played = play(env, task, as_expert, name="elsewhere")
-    finally:
-        env.close()
-    found = {
-        name: getattr(played, name)
-        for name in ("score", "prompt", "key", "truth", "fault", "refused", "problem")
-    }
-    with answer:
-        print(json.dumps(found), file=answer)
+    with closing(env):
+        return [
+            plain_steps(replay(env, actions, name=f"seed {seed}", seed=seed).steps)
+            for seed, actions in wanted
+        ]
 
 
 def move_clock(ahead_s: float) -> None:

@@ -11,7 +11,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,13 +123,6 @@ def ended_after(limit_s: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, handler)
-
-
-@contextmanager
-def open_env(make: Callable[[], AnyEnv]) -> Iterator[AnyEnv]:
-    """Give a new environment, and close it."""
-    with closing(make()) as env:
-        yield env
 
 
 def play(

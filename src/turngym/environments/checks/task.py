@@ -5,13 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from queue import Empty, LifoQueue
 from threading import Event, Thread
 from typing import Any
@@ -19,8 +16,10 @@ from typing import Any
 import gymnasium
 
 from turngym.check_report import Broken, CheckReport, NotRun
+from turngym.environments.checks.elsewhere import call_elsewhere
 from turngym.environments.core.actions import Action
 from turngym.environments.gym.face import GymFace
+from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, EnvironmentFault, TurnGymError
 from turngym.tasks.base import Split, Task
 from turngym.tasks.check.subject import Moves, Played, as_expert, hand_in, silent
@@ -126,22 +125,12 @@ class EnvSubject:
         """
         if not self._is_named:
             raise NotRun("only what has a name or a path can be made in another process")
-        code = "from turngym.environments.checks.elsewhere import main; main()"
-        ask = json.dumps({"target": self.name, "task": task.id, "clock_s": clock_s})
-        path = os.pathsep.join(folder for folder in sys.path if folder)
-        env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": path, "TZ": "UTC-9"}
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", code], input=ask, env=env, capture_output=True, text=True,
-                timeout=_ELSEWHERE_S, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise Broken(f"the other process took more than {_ELSEWHERE_S:g} s") from error
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise Broken(f"the other process failed: {last[:300]}")
+        played = call_elsewhere(
+            _play_expert, self.name, task.id,
+            hash_seed=hash_seed, timeout_s=_ELSEWHERE_S, clock_s=clock_s, env={"TZ": "UTC-9"},
+        )  # fmt: skip
         where = f"hash seed {hash_seed}" + (f", {clock_s / 86_400:.0f} days on" if clock_s else "")
-        return Played(name=where, is_over=True, **json.loads(done.stdout.splitlines()[-1]))
+        return dataclasses.replace(played, name=where)
 
     def cheats(self, task: Task) -> Mapping[str, Moves]:
         """Return the cheats of the task's author, where its environment plays their scripts."""
@@ -187,6 +176,12 @@ class EnvSubject:
         finally:
             self._busy.remove(env)
             self._idle.put(env)
+
+
+def _play_expert(target: str, task_id: str) -> Played:
+    with closing(make(target)) as env:
+        task: Task = env.get_wrapper_attr("find_task")(task_id)
+        return play(env, task, as_expert, name="expert")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from gymnasium.utils.env_checker import check_env
 
 from turngym import registry
 from turngym.check_report import Broken, NotRun
-from turngym.environments.checks.elsewhere import play_elsewhere
+from turngym.environments.checks.elsewhere import call_elsewhere, play_again
 from turngym.environments.checks.probes import (
     GARBAGE,
     AnyEnv,
@@ -35,7 +35,6 @@ from turngym.environments.checks.probes import (
     must_not_count,
     must_not_show,
     must_tell_apart,
-    open_env,
     plain,
     plain_steps,
     play,
@@ -118,7 +117,7 @@ class TurnChecks:
             yield "expert", as_expert(env)
 
     def _env(self) -> AbstractContextManager[AnyEnv]:
-        return open_env(self.make)
+        return closing(self.make())
 
     def _replay(self, env: AnyEnv, seed: int, episode: Episode, where: str) -> None:
         again = replay(env, episode.actions, name=f"{episode.name}, {where}", seed=seed)
@@ -229,14 +228,17 @@ class TurnChecks:
             self._need_determinism(env)
             spec = env.spec
         try:
-            wanted = [(seed, episode.actions) for seed, episode in self.played]
-            request = pickle.dumps((registry.sources(), pickle.dumps(spec), wanted))
+            packed = pickle.dumps(spec)
         except Exception as error:
             raise NotRun(f"its spec cannot be sent to a process: {error}") from error
         if spec is None:
             raise NotRun("only an environment with a spec can be made in another process")
+        wanted = [(seed, episode.actions) for seed, episode in self.played]
         for hash_seed in range(1, self.processes + 1):
-            found = play_elsewhere(request, str(hash_seed), self.timeout_s)
+            found = call_elsewhere(
+                play_again, registry.sources(), packed, wanted,
+                hash_seed=hash_seed, timeout_s=self.timeout_s,
+            )  # fmt: skip
             for (_, episode), steps in zip(self.played, found, strict=True):
                 _must_equal(episode, steps, f"in a process with PYTHONHASHSEED={hash_seed}")
 
@@ -294,8 +296,8 @@ class TurnChecks:
                 seen[split][_problem(env, observation, info)] = task_id
             train, test = (seen[split] for split in SPLITS)
             if self.tasks > 1 and len(train) == 1 and train.keys() == test.keys():
-                first, last = (self._few_ids(env, split) for split in SPLITS)
-                must_differ(env, first + last, max((e.actions for _, e in self.played), key=len))
+                ids = [task_id for _, task_id, _, _ in self._openings(env, min(3, self.tasks))]
+                must_differ(env, ids, max((e.actions for _, e in self.played), key=len))
         for problem in train.keys() & test.keys():
             raise Broken(f"{train[problem]} and {test[problem]} are the same problem")
 
@@ -369,16 +371,6 @@ class TurnChecks:
         for _, episode in self.played:
             for turn, at in enumerate(episode.steps):
                 yield f"{episode.name}: " + (f"turn {turn}" if turn else "reset"), at, episode
-
-    def _few_ids(self, env: AnyEnv, split: Split) -> list[str]:
-        """Return the ids of the first tasks of ``split``, three at most."""
-        found = []
-        for index in range(min(3, self.tasks)):
-            try:
-                found.append(str(env.get_wrapper_attr("task")(split, index).id))
-            except (ConfigError, IndexError):
-                break
-        return found
 
     def _openings(
         self, env: AnyEnv, limit: int | None = None

@@ -32,7 +32,8 @@ ROUNDS = 4
 _OFTEN, _SELDOM = (2,), (0, 1)
 """In how many of the rounds a test is a mutant: one that is to be fixed, and any other."""
 _TRIES = 3
-_FAILS = ("failed", "error")
+FAILS = ("failed", "error")
+"""How a test ends that does not pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,7 +345,7 @@ class ExamMaker:
         return Round(
             changes=round_.changes,
             names=names,
-            failing=frozenset(one for one in mutated if outcome.get(one) in _FAILS),
+            failing=frozenset(one for one in mutated if outcome.get(one) in FAILS),
             passing=frozenset(
                 one for one, how in outcome.items()
                 if how == "passed" and one not in whole and one not in names

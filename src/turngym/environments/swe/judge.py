@@ -13,14 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from random import SystemRandom
 
-from turngym.environments.swe.exam import Exam, Round, Trial, exam_of
+from turngym.environments.swe.exam import FAILS, Exam, Round, Trial, exam_of
 from turngym.environments.swe.patches import Patch, diff_text
 from turngym.environments.swe.project import Project
 from turngym.environments.swe.test_runner import TestRun, TestRunner, project_runner
 from turngym.environments.workspace.host import Delta, SandboxHost
 from turngym.tasks.problem import JudgeResult
 
-_FAILS = ("failed", "error")
 _CHECKED = 2
 """How often the repair runs a round again before it accuses a submission."""
 
@@ -135,9 +134,8 @@ class _ExamRun:
         self.problem = run.problem
         self._failed |= {one for one in round_.passing if outcome.get(one) != "passed"}
         # One that neither passed nor failed, skipped for example, counts as failed.
-        self._failed |= {
-            one for one in round_.failing if outcome.get(one) not in ("passed", "failed", "error")
-        }
+        counted = ("passed", *FAILS)
+        self._failed |= {one for one in round_.failing if outcome.get(one) not in counted}
         self._passed |= {one for one in round_.passing if outcome.get(one) == "passed"}
         if suspects := {one for one in round_.failing if outcome.get(one) == "passed"}:
             self._suspects.append((round_, suspects))
@@ -153,7 +151,7 @@ class _ExamRun:
             for _ in range(_CHECKED if accused else 0):
                 again = await self._run(self._trial.gold, ids, round_)
                 names = {one: round_.names.get(one, one) for one in accused}
-                accused = {one for one in accused if again.outcomes.get(names[one]) in _FAILS}
+                accused = {one for one in accused if again.outcomes.get(names[one]) in FAILS}
             if accused:
                 self.problem = f"{min(accused)} was made to fail and does not: results were forged"
                 return True

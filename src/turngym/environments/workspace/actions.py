@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import islice
 
 from turngym.environments.workspace.outputs import cut, decode, normalise
 from turngym.environments.workspace.tools import Done, Parameter, Tool, Workspace
@@ -55,20 +56,18 @@ async def view(
         return _refused(problem)
     if b"\0" in data:
         return _refused(f"{path}: a binary file of {len(data)} bytes.")
-    lines = data.decode("utf-8", "replace").splitlines()
+    lines = _lines(data.decode("utf-8", "replace"))
     first = 1 if start is None else start
     last = min(len(lines), first + VIEW_LINES - 1 if end is None else end)
     if not lines:
         return Done(text=f"{path}: an empty file")
     if not 1 <= first <= len(lines) or last < first:
         return _refused(f"{path} has lines 1 to {len(lines)}.")
-    width = len(str(last))
-    shown = [f"{n:{width}} {lines[n - 1][:_LINE_CHARS]}" for n in range(first, last + 1)]
     note = ""
     if not _is_utf8(data):
         note = "\n[not UTF-8: replacement characters stand for what cannot be read]"
     where = f"{path}, lines {first} to {last} of {len(lines)}"
-    return Done(text=cut(f"{where}\n" + "\n".join(shown), 24_000) + note)
+    return Done(text=cut(f"{where}\n{_numbered(lines, first, last)}", 24_000) + note)
 
 
 async def search(workspace: Workspace, text: str) -> Done:
@@ -84,7 +83,7 @@ async def search(workspace: Workspace, text: str) -> Done:
         "| LC_ALL=C /usr/bin/sort -t: -k1,1 -k2,2n"
     )
     result = await workspace.sandbox.exec(script, timeout_s=30.0, max_output=_KEPT_BYTES)
-    hits = [line.removeprefix("./")[:_LINE_CHARS] for line in decode(result.stdout).splitlines()]
+    hits = [line.removeprefix("./")[:_LINE_CHARS] for line in _lines(decode(result.stdout))]
     if not hits:
         return Done(text=f"No file holds {text[:80]!r}.")
     more = f"\n[{len(hits) - _MAX_HITS} more]" if len(hits) > _MAX_HITS else ""
@@ -131,14 +130,11 @@ async def create(workspace: Workspace, path: str, content: str) -> Done:
 def _not_once(path: str, text: str, old: str, times: int) -> str:
     """Return why an edit does not fit, with what stands nearest."""
     if times > 1:
-        places, start = list[str](), 0
-        for _ in range(min(times, 5)):
-            start = text.index(old, start) + 1
-            places.append(str(text.count("\n", 0, start) + 1))
-        where = ", ".join(places)
+        found = islice(re.finditer(re.escape(old), text), 5)
+        where = ", ".join(str(text.count("\n", 0, one.start()) + 1) for one in found)
         return f"{path} holds the old text {times} times (lines {where}): give more of it."
     wanted = next((line.strip() for line in old.splitlines() if line.strip()), "")
-    lines = text.splitlines()
+    lines = _lines(text)
     near = [n for n, line in enumerate(lines, start=1) if wanted and wanted in line]
     if near:
         return (
@@ -154,14 +150,18 @@ def _not_once(path: str, text: str, old: str, times: int) -> str:
 
 def _around(text: str, first: int, count: int) -> str:
     """Return lines ``first`` and following, with two before and after."""
-    lines = text.splitlines()
-    start, end = max(1, first - 2), min(len(lines), first + count + 1)
-    return cut(
-        "\n".join(
-            f"{n:{len(str(end))}} {lines[n - 1][:_LINE_CHARS]}" for n in range(start, end + 1)
-        ),
-        3_000,
-    )
+    lines = _lines(text)
+    return cut(_numbered(lines, max(1, first - 2), min(len(lines), first + count + 1)), 3_000)
+
+
+def _numbered(lines: list[str], first: int, last: int) -> str:
+    width = len(str(last))
+    return "\n".join(f"{n:{width}} {lines[n - 1][:_LINE_CHARS]}" for n in range(first, last + 1))
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines as grep counts them: a form feed, among others, ends none."""
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []
 
 
 async def _read(sandbox: GuestSandbox, path: str) -> tuple[bytes | None, str]:

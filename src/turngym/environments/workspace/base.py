@@ -16,8 +16,6 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from turngym.environments.core.actions import Action, ActionStyle, InvalidAction, in_style
@@ -27,7 +25,7 @@ from turngym.environments.core.tasks import judged_score
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.host import BackendName, SandboxHost
 from turngym.environments.workspace.tools import Done, Tool, ToolJson, ToolText
-from turngym.environments.workspace.world import summed
+from turngym.environments.workspace.world import summed, tree_of
 from turngym.errors import ConfigError, SandboxFileError, SandboxFileTooLarge, TurnGymError
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
@@ -344,15 +342,9 @@ class WorkspaceEnv(AsyncTurnEnv):
         return self.action_format.render(Action(name=tool, arguments=arguments))
 
     async def state_files(self) -> dict[str, bytes]:  # type: ignore[override]  # awaited
-        with TemporaryDirectory() as folder:
-            tree = Path(folder) / "files"
-            await self.sandbox.get_tree(
-                ".", tree, max_bytes=_MAX_LOOKED_AT, max_files=10 * _MAX_CHANGES
-            )
-            paths = [path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()]
-            return {
-                path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(paths)
-            }
+        most = {"max_bytes": _MAX_LOOKED_AT, "max_files": 10 * _MAX_CHANGES}
+        tree = await tree_of(self.sandbox, ".", **most)
+        return {f"files/{name}": data for name, data in tree.items()}
 
     async def close(self) -> None:
         """Close the workspace; the last environment of the process also ends the back end."""

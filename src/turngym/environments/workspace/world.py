@@ -197,12 +197,19 @@ async def _collected(sandbox: GuestSandbox, paths: Sequence[str]) -> dict[str, b
             data = await StartWorld(sandbox).read(path)
             found |= {} if data is None else {path: data}
             continue
-        with TemporaryDirectory(prefix="turngym-collected-") as folder:
-            target = Path(folder, "tree")
-            await sandbox.get_tree(path, target, max_bytes=_MOST_BYTES, max_files=_MOST_FILES)
-            tree = await asyncio.to_thread(_regular_files, target)
-            found |= {f"{path.rstrip('/')}/{name}": data for name, data in tree.items()}
+        tree = await tree_of(sandbox, path, max_bytes=_MOST_BYTES, max_files=_MOST_FILES)
+        found |= {f"{path.rstrip('/')}/{name}": data for name, data in tree.items()}
     return found
+
+
+async def tree_of(
+    sandbox: GuestSandbox, path: str, *, max_bytes: int, max_files: int
+) -> dict[str, bytes]:
+    """Return the regular files below a folder by their paths in it."""
+    with TemporaryDirectory(prefix="turngym-collected-") as folder:
+        target = Path(folder, "tree")
+        await sandbox.get_tree(path, target, max_bytes=max_bytes, max_files=max_files)
+        return await asyncio.to_thread(_regular_files, target)
 
 
 def _regular_files(folder: Path) -> dict[str, bytes]:

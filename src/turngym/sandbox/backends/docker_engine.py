@@ -23,7 +23,7 @@ from turngym.errors import SandboxRefused
 from turngym.sandbox.backends import images, seccomp
 from turngym.sandbox.backends.bubblewrap_command import guest_settings
 from turngym.sandbox.backends.runtime import MOUNT, cache_folder, command, runtime_folder
-from turngym.sandbox.base import Enforcement, Limits, SandboxSpec
+from turngym.sandbox.base import LIMIT_NAMES, Enforcement, Limits, SandboxSpec
 from turngym.sandbox.launcher import cgroups
 from turngym.sandbox.launcher.mounts import SYSTEM_V_LIMITS
 
@@ -258,9 +258,7 @@ def held_limits(pid: int, limits: Limits) -> tuple[dict[str, Enforcement], str]:
     Returns:
         How each limit is held, and the file that counts processes killed for want of memory.
     """
-    held: dict[str, Enforcement] = {
-        "memory": "none", "pids": "none", "cpus": "none", "disk": "none", "inodes": "none",
-    }  # fmt: skip
+    held: dict[str, Enforcement] = {**dict.fromkeys(LIMIT_NAMES, "none")}
     try:
         groups = cgroups.find_parents(member=Path(f"/proc/{pid}"))
     except OSError:
@@ -268,25 +266,23 @@ def held_limits(pid: int, limits: Limits) -> tuple[dict[str, Enforcement], str]:
     second = groups.version == 2
     page = os.sysconf("SC_PAGE_SIZE")
     quota = str(int(limits.cpus * 100_000))
+    memory = str(limits.memory_bytes - limits.memory_bytes % page)
     wanted = {
-        "memory": ("memory", "memory.max" if second else "memory.limit_in_bytes",
-                   str(limits.memory_bytes - limits.memory_bytes % page)),
-        "pids": ("pids", "pids.max", str(limits.pids + 1)),
-        "cpus": ("cpu", "cpu.max" if second else "cpu.cfs_quota_us", quota),
-    }  # fmt: skip
-    for name, (controller, file, value) in wanted.items():
+        "memory": ("memory.max" if second else "memory.limit_in_bytes", memory),
+        "pids": ("pids.max", str(limits.pids + 1)),
+        "cpus": ("cpu.max" if second else "cpu.cfs_quota_us", quota),
+    }
+    for name, (file, value) in wanted.items():
         with contextlib.suppress(OSError, KeyError, IndexError):
-            if (groups.folders[controller] / file).read_text().split()[0] == value:
+            folder = groups.folders[file.partition(".")[0]]
+            if (folder / file).read_text().split()[0] == value:
                 held[name] = "exact"
-    counter = "memory.events" if second else "memory.oom_control"
-    folder = groups.folders.get("memory")
-    return held, str(folder / counter) if folder else ""
+    return held, cgroups.oom_file(groups)
 
 
 def _profile_file(profile: str) -> Path:
     """Return a file with ``profile``, whole at any moment that others may read it."""
-    name = hashlib.sha256(profile.encode()).hexdigest()[:16]
-    path = cache_folder() / f"seccomp-{name}.json"
+    path = cache_folder() / f"seccomp-{_short(profile)}.json"
     if not path.exists():
         fresh = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         fresh.write_text(profile)

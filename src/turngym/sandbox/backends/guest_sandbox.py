@@ -238,11 +238,8 @@ class GuestSandbox(ABC):
         Raises:
             SandboxFileError: The program cannot be started.
         """
-        number, future = await self._send(
-            "start", *self._start_request(command, cwd=cwd, env=env, flags="s")
-        )
-        [pid, *_] = await future
-        return Process(self._channel, number, to_int(pid))
+        fields = self._start_request(command, cwd=cwd, env=env, flags="s")
+        return Process(self._channel, *await self._start_process(fields))
 
     async def open_pty(
         self,
@@ -262,9 +259,12 @@ class GuestSandbox(ABC):
         fields = self._start_request(
             command, cwd=cwd, env=variables, flags="st", rows=rows, cols=cols
         )
+        return Pty(self._channel, *await self._start_process(fields))
+
+    async def _start_process(self, fields: list[bytes]) -> tuple[bytes, int]:
         number, future = await self._send("start", *fields)
         [pid, *_] = await future
-        return Pty(self._channel, number, to_int(pid))
+        return number, to_int(pid)
 
     def session(self) -> Session:
         return Session(self.run_with_state)

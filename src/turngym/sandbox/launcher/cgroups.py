@@ -100,26 +100,23 @@ class Group:
         page = os.sysconf("SC_PAGE_SIZE")
         memory_bytes -= memory_bytes % page
         if self.version == 2:
-            swap_off = self._set("memory", "memory.swap.max", "0") or not self._has(
-                "memory.swap.max"
-            )
-            memory = self._set("memory", "memory.max", str(memory_bytes)) and swap_off
-            cpu = self._set("cpu", "cpu.max", f"{quota} {_CPU_PERIOD_US}")
+            swap_off = self._set("memory.swap.max", "0") or not self._has("memory.swap.max")
+            memory = self._set("memory.max", str(memory_bytes)) and swap_off
+            cpu = self._set("cpu.max", f"{quota} {_CPU_PERIOD_US}")
         else:
-            memory = self._set("memory", "memory.limit_in_bytes", str(memory_bytes))
+            memory = self._set("memory.limit_in_bytes", str(memory_bytes))
             if self._has("memory.memsw.limit_in_bytes"):
-                swap = str(memory_bytes)
-                memory = memory and self._set("memory", "memory.memsw.limit_in_bytes", swap)
-            cpu = self._set("cpu", "cpu.cfs_period_us", str(_CPU_PERIOD_US))
-            cpu = cpu and self._set("cpu", "cpu.cfs_quota_us", str(quota))
-        done = {"memory": memory, "pids": self._set("pids", "pids.max", str(pids)), "cpus": cpu}
+                memory = memory and self._set("memory.memsw.limit_in_bytes", str(memory_bytes))
+            cpu = self._set("cpu.cfs_period_us", str(_CPU_PERIOD_US))
+            cpu = cpu and self._set("cpu.cfs_quota_us", str(quota))
+        done = {"memory": memory, "pids": self._set("pids.max", str(pids)), "cpus": cpu}
         return dict.fromkeys([name for name, held in done.items() if held], "exact")
 
     def _has(self, name: str) -> bool:
         return "memory" in self.folders and (self.folders["memory"] / name).exists()
 
-    def _set(self, controller: str, name: str, value: str) -> bool:
-        folder = self.folders.get(controller)
+    def _set(self, name: str, value: str) -> bool:
+        folder = self.folders.get(name.partition(".")[0])
         if folder is None:
             return False
         try:
@@ -162,14 +159,6 @@ class Group:
         while word not in (folder / file).read_text() and time.monotonic() < deadline:
             time.sleep(0.001)
 
-    @property
-    def oom_file(self) -> str:
-        """The file that counts processes killed for want of memory, "" without one."""
-        if "memory" not in self.folders:
-            return ""
-        name = "memory.events" if self.version == 2 else "memory.oom_control"
-        return str(self.folders["memory"] / name)
-
     def kill(self) -> None:
         """Kill every process in the groups."""
         for folder in set(self.folders.values()):
@@ -186,6 +175,14 @@ class Group:
                 continue
             del self.folders[controller]
         return not self.folders
+
+
+def oom_file(groups: Group | Parents) -> str:
+    """Return the file that counts processes killed for want of memory, "" without one."""
+    if "memory" not in groups.folders:
+        return ""
+    name = "memory.events" if groups.version == 2 else "memory.oom_control"
+    return str(groups.folders["memory"] / name)
 
 
 def oom_kills(file: str) -> int:

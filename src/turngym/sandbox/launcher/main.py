@@ -248,7 +248,7 @@ class Launcher:
         sandbox.info_fd = -1
         if sandbox.admit():
             self.watch(sandbox.init_fd, lambda fd: self.on_exit(sandbox))
-            oom_file = sandbox.group.oom_file if sandbox.group else ""
+            oom_file = cgroups.oom_file(sandbox.group) if sandbox.group else ""
             answer = {"enforced": sandbox.enforced, "oom_file": oom_file, "uid": sandbox.uid}
             self.answer(sandbox.start_request, {**answer, "user": sandbox.user})
             sandbox.start_request = None

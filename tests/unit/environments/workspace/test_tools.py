@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from turngym.environments.core.actions import Action, InvalidAction
@@ -8,7 +10,9 @@ from turngym.environments.workspace.actions import (
     SEARCH,
     SUBMIT,
     VIEW,
+    edit,
     search,
+    view,
 )
 from turngym.environments.workspace.tools import ToolJson, ToolText
 
@@ -89,6 +93,36 @@ class NoSandbox:
 async def test_a_search_that_costs_too_much_asks_nothing_of_the_sandbox(text, reason):
     done = await search(NoSandbox(), text)
     assert done.problem == done.text == reason
+
+
+class OneFile:
+    """A workspace whose every file reads alike; what is written is kept beside it."""
+
+    def __init__(self, text):
+        self.sandbox, self.text, self.written = self, text, None
+
+    async def read_file(self, path, *, max_bytes):
+        return self.text.encode()
+
+    async def write_file(self, path, data, *, mode):
+        self.written = data
+
+    async def exec(self, *command, **options):
+        return SimpleNamespace(ok=False)
+
+
+async def test_all_tools_count_lines_as_grep_does():
+    place = OneFile("one\n\x0c\ntwo \u2028 still two\r\nthree\n")
+    shown = await view(place, "a")
+    assert shown.text == ("a, lines 1 to 4 of 4\n1 one\n2 \x0c\n3 two \u2028 still two\n4 three")
+    changed = await edit(place, "a", "three", "four")
+    assert changed.text.endswith("\n4 four")
+    assert (await view(OneFile("\n"), "a")).text == "a, lines 1 to 1 of 1\n1 "
+
+
+async def test_a_text_that_stands_twice_is_named_by_the_lines_where_it_begins():
+    done = await edit(OneFile("a\n\n\n\nb\n"), "a", "\n\n", "\n")
+    assert "2 times (lines 1, 3)" in done.text
 
 
 def test_json_refuses_what_no_file_can_hold():

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class VllmEngine(ServerSampler):
-    """A ``TrainableEngine`` on servers that speak vLLM's wire.
+    """A ``TrainableEngine`` on servers that speak vLLM's wire; ``VllmEngineConfig`` names it.
 
     Args:
         config: The servers.
@@ -191,18 +191,6 @@ class VllmEngine(ServerSampler):
             async with self._publishing:
                 if self._initial is not None:
                     await self._publish(self._initial, self.version)
-
-
-def build(
-    config: VllmEngineConfig,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    context: int,
-    max_sessions: int,
-) -> VllmEngine:
-    """Return ``context``'s engine for ``max_sessions``; the builder of ``VllmEngineConfig``."""
-    return VllmEngine(config, model, tokenizer, context=context, max_sessions=max_sessions)
 
 
 def _members(config: VllmEngineConfig, handover: Handover, context: int) -> list[Member]:
