@@ -62,7 +62,8 @@
     }
   };
 
-  const squeeze = (text) => (text || "").replace(/\s+/g, " ").trim();
+  // One line, also where Python sees the end of one.
+  const squeeze = (text) => (text || "").replace(/[\s\x1c-\x1f\x85]+/g, " ").trim();
   const short = (text) => { const t = squeeze(text); return t.length > MAX_NAME ? t.slice(0, MAX_NAME - 3) + "..." : t; };
   const COLOURS = {
     "0, 0, 0": "black", "255, 255, 255": "white", "255, 0, 0": "red", "0, 128, 0": "green", "0, 0, 255": "blue",
@@ -103,8 +104,8 @@
   };
 
   const roleOf = (element) => {
-    const given = element.getAttribute("role");
-    if (given && given !== "presentation" && given !== "none") return given.split(" ")[0];
+    const [given] = squeeze(element.getAttribute("role")).split(" ");
+    if (/^[a-z-]+$/i.test(given) && given !== "presentation" && given !== "none") return given;
     switch (element.tagName.toUpperCase()) {
       case "A": return element.hasAttribute("href") ? "link" : "";
       case "BUTTON": case "SUMMARY": return "button";
@@ -139,6 +140,10 @@
   const wordsOf = (node) => node.nodeType === Node.TEXT_NODE ? node.data :
     /^(SELECT|TEXTAREA|SCRIPT|STYLE|BUTTON)$/.test(node.tagName) ? " " : [...node.childNodes].map(wordsOf).join("");
 
+  // What a component's own button says: the words that its user put into the component.
+  const slotted = (element) => squeeze([...element.querySelectorAll("slot")]
+    .flatMap((slot) => slot.assignedNodes({ flatten: true })).map((one) => one.innerText ?? one.textContent).join(" "));
+
   const nameOf = (element, role) => {
     const labelled = element.getAttribute("aria-labelledby");
     const found = squeeze(element.getAttribute("aria-label")) || (labelled && squeeze(byIds(element, labelled)));
@@ -151,7 +156,7 @@
     }
     if (role === "image" || role === "frame") return short(element.alt || element.title || element.name);
     if (role === "textbox" || role === "canvas") return short(element.title);
-    const text = squeeze(element.innerText === undefined ? element.textContent : element.innerText);
+    const text = squeeze(element.innerText === undefined ? element.textContent : element.innerText) || slotted(element);
     if (text) return short(text);
     const image = element.querySelector && element.querySelector("img[alt], [aria-label], svg title");
     return short((image && (image.alt || image.getAttribute("aria-label") || image.textContent)) || element.getAttribute("title"));
@@ -159,7 +164,7 @@
 
   const hintOf = (element) => {
     const name = element.getAttribute("class") || "";
-    return (element.id ? "#" + element.id : "") || name.split(/\s+/).filter(Boolean).slice(0, 2).map((one) => "." + one).join("");
+    return (element.id ? "#" + squeeze(element.id) : "") || name.split(/\s+/).filter(Boolean).slice(0, 2).map((one) => "." + one).join("");
   };
 
   const valueOf = (element, role) => {
@@ -187,6 +192,8 @@
   const statesOf = (shown) => {
     const states = [], element = standInFor(shown) || shown;
     if (element.checked || element.getAttribute("aria-checked") === "true") states.push("checked");
+    if (element.indeterminate || element.getAttribute("aria-checked") === "mixed") states.push("mixed");
+    if (element.getAttribute("aria-pressed") === "true") states.push("pressed");
     if (isOff(element) || element.getAttribute("aria-disabled") === "true") states.push("disabled");
     if (element.readOnly) states.push("read-only");
     if (element.getAttribute("aria-selected") === "true") states.push("selected");
@@ -229,6 +236,7 @@
       this.options = options;
       this.lines = [];
       this.visited = 0;
+      this.scrolled = [scrollX, scrollY];  // what is out of sight for that can be scrolled back
       this.left = options.ignore ? new Set(document.querySelectorAll(options.ignore)) : new Set();
     }
 
@@ -274,7 +282,7 @@
       if (style.display === "none" || element.getAttribute("aria-hidden") === "true") return;
       if (element.namespaceURI.endsWith("svg")) return this.shape(element, depth);
       const rect = element.getBoundingClientRect();
-      const isHidden = style.visibility !== "visible" || rect.right + scrollX <= 0 || rect.bottom + scrollY <= 0;
+      const isHidden = style.visibility !== "visible" || rect.right + this.scrolled[0] <= 0 || rect.bottom + this.scrolled[1] <= 0;
       const role = roleOf(element);
       const active = !isHidden && rect.width > 1 && rect.height > 1 && isActive(element, role, style, inPointer);
       const pointer = style.cursor === "pointer";
@@ -332,7 +340,8 @@
     // Outlines that an environment's first script kept (`canvas.js` of MiniWoB); pixels are not read.
     canvas(element, depth, rect) {
       this.add(element, depth, "canvas", "", { marked: true, hint: hintOf(element) });
-      for (const { points, colour } of JSON.parse(element.getAttribute("data-outlines") || "[]")) {
+      const outlines = this.options.markText && element.getAttribute("data-outlines");
+      for (const { points, colour } of JSON.parse(outlines || "[]")) {
         const xs = points.map((one) => one[0]), ys = points.map((one) => one[1]), last = points.length - 1;
         const isClosed = last > 1 && Math.abs(xs[0] - xs[last]) <= 1 && Math.abs(ys[0] - ys[last]) <= 1;  // rounded
         const [left, top] = [Math.min(...xs), Math.min(...ys)], [sx, sy] = [rect.width / element.width, rect.height / element.height];
@@ -378,6 +387,9 @@
     }
 
     descend(element, depth, pointer) {
+      const before = this.scrolled, { scrollLeft, scrollTop } = element;
+      if ((scrollLeft || scrollTop) && element !== element.ownerDocument.scrollingElement)
+        this.scrolled = [before[0] + scrollLeft, before[1] + scrollTop];
       let loose = "";
       const flush = () => {
         const text = short(loose);
@@ -393,6 +405,7 @@
         }
       }
       flush();
+      this.scrolled = before;
     }
 
     row(element, depth) {
@@ -408,10 +421,11 @@
       this.add(element, depth, "frame", nameOf(element, "frame"), { about: inner ? "" : "another site" });
       if (!inner || !inner.body) return;
       watch(inner);
-      const before = this.offset || [0, 0], rect = element.getBoundingClientRect();
+      const before = this.offset || [0, 0], scrolled = this.scrolled, rect = element.getBoundingClientRect();
       this.offset = [before[0] + rect.x + element.clientLeft, before[1] + rect.y + element.clientTop];
+      this.scrolled = [inner.defaultView.scrollX, inner.defaultView.scrollY];
       this.visit(inner.body, depth + 1, false);
-      this.offset = before;
+      [this.offset, this.scrolled] = [before, scrolled];
     }
 
     shape(element, depth) {
@@ -459,6 +473,14 @@
     return [x, y];
   };
 
+  // Gives an element the focus; a page may hand it on. Nothing hidden or behind an open dialog gets it.
+  const takesFocus = (element) => {
+    const before = focused();
+    if (before === element) return true;
+    element.focus();
+    return focused() !== before;
+  };
+
   const find = (mark) => {
     const element = elements.get(mark);
     if (!element) return [null, "unknown"];
@@ -466,9 +488,14 @@
     return [element, ""];
   };
 
+  // What holds an element, out of a shadow tree and out of a frame too.
+  const holderOf = (element) => element.parentElement || element.getRootNode().host ||
+    element !== document.documentElement && element.ownerDocument.defaultView.frameElement;
+
   const scrollable = (element) => {
-    for (let one = element; one && one !== document.documentElement; one = one.parentElement) {
-      if (one.scrollHeight > one.clientHeight + 1 && /auto|scroll/.test(styleOf(one).overflowY)) return one;
+    for (let one = element; one && one !== document.documentElement; one = holderOf(one)) {
+      const isPage = one === one.ownerDocument.documentElement, box = isPage && one.ownerDocument.scrollingElement || one;
+      if (box.scrollHeight > box.clientHeight + 1 && (isPage || /auto|scroll/.test(styleOf(box).overflowY))) return box;
     }
     return document.scrollingElement || document.documentElement;
   };
@@ -557,6 +584,19 @@
       return { x: box.x + box.width / 2 + dx, y: box.y + box.height / 2 + dy, covered: cover };
     },
 
+    // Where to put the mouse down and where to lift it: places that are in view together.
+    locateBoth(mark, target) {
+      for (const [one, other] of [[target, mark], [mark, target]]) {
+        const places = { [one]: this.locate(one) }, before = String(this.boxes([one]));
+        places[other] = this.locate(other);
+        for (const number of [one, other]) if (places[number].problem) return { problem: places[number].problem, mark: number };
+        if (String(this.boxes([one])) === before) return { places: [places[mark], places[target]] };
+        const boxes = this.boxes([one, other]), sum = boxes[0][1] + boxes[1][1] + (boxes[0][3] + boxes[1][3]) / 2;
+        scrollBy({ top: (sum - innerHeight) / 2, behavior: "instant" });  // what is between them to the middle
+      }
+      return { problem: "apart", mark: target };
+    },
+
     // How text gets into a mark: "keys" (it has the focus, its content is selected), "set", or why not.
     edit(mark, text, clear) {
       const [element, problem] = find(mark);
@@ -565,9 +605,9 @@
       if (isOff(element) || element.readOnly) return { problem: "disabled" };
       const isField = element.tagName === "TEXTAREA" || element.tagName === "INPUT" && !["button", "checkbox", "radio", "file"].includes(role);
       if (!isField && !element.isContentEditable) return { problem: "no field" };
+      if (!takesFocus(element)) return { problem: isVisible(element) ? "behind" : "hidden" };
       if (element.tagName === "INPUT" && ["range", "color", "date", "time", "month", "week", "datetime-local"].includes(element.type)) {
         const before = element.value;
-        element.focus();
         element.value = text;
         const isTaken = element.value.toLowerCase() === text.toLowerCase() || text && +element.value === +text;
         if (!isTaken) {
@@ -578,16 +618,16 @@
         element.dispatchEvent(new Event("change", { bubbles: true }));
         return { way: "set" };
       }
-      if (element.ownerDocument.activeElement !== element) element.focus();
       if (element.isContentEditable) {
         const selection = element.ownerDocument.getSelection();
         selection.selectAllChildren(element);
         if (!clear) selection.collapseToEnd();
         return { way: "keys", empty: !element.innerText.trim() };
       }
+      let end = false;
       if (clear) element.select();
-      else try { element.setSelectionRange(element.value.length, element.value.length); } catch { /* number and email have none */ }
-      return { way: "keys", empty: !element.value };
+      else try { element.setSelectionRange(element.value.length, element.value.length); } catch { end = true; /* number and email have none */ }
+      return { way: "keys", empty: !element.value, end };
     },
 
     // Whether a field took the first part of a text only, because the page was at it meanwhile: a script
@@ -611,7 +651,7 @@
         options.find((one) => same(one.label || one.text)) || options.find((one) => one.value === wanted);
       if (!option) return { problem: "no option", options: options.slice(0, 20).map((one) => short(one.label || one.text)) };
       if (isOff(option)) return { problem: "option disabled" };
-      element.focus();
+      if (!takesFocus(element)) return { problem: isVisible(element) ? "behind" : "hidden" };
       option.selected = element.multiple ? !option.selected : true;
       element.dispatchEvent(new Event("input", { bubbles: true }));
       element.dispatchEvent(new Event("change", { bubbles: true }));
@@ -637,8 +677,8 @@
       for (let one = document.elementFromPoint(x, y); ; ) {
         const box = scrollable(one), before = box.scrollTop;
         box.scrollBy({ top: distance, behavior: "instant" });
-        if (box.scrollTop !== before || !box.parentElement) return;
-        one = box.parentElement;
+        if (box.scrollTop !== before || box === document.scrollingElement || !holderOf(box)) return;
+        one = holderOf(box);
       }
     },
 
