@@ -223,6 +223,16 @@ def test_ten_thousand_characters_and_any_letter_arrive_as_they_were_typed():
         device.close()
 
 
+async def test_a_sum_typed_into_the_calculator_loses_none_of_its_equal_keys():
+    env = new("calc-product")
+    try:
+        await env.reset(seed=0)
+        observation, *_ = await env.step(env.say("type", text="887*877="))
+        assert "= '777899'" in observation["text"]
+    finally:
+        await env.close()
+
+
 def test_an_application_that_hangs_is_told_and_the_others_go_on():
     device = new_device()
     try:
