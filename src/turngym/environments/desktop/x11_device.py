@@ -100,7 +100,7 @@ _RUN_S = 10.0
 _CHUNK = 200
 """Characters typed before we wait for the application to follow."""
 _KEYPAD = "galculator"
-"""Title of a window in which a key presses a button, which takes no other press while it is down."""
+"""Title of a window in which keys press buttons, and one that is down takes no other press."""
 
 
 class X11Device(Screened):
