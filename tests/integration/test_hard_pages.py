@@ -53,6 +53,13 @@ FIELDS = """<input type=number aria-label=Count value=5><input type=email aria-l
 <button aria-pressed=true>Bold</button><button aria-pressed=false>Italic</button>
 <input type=checkbox aria-label=Half><script>
 document.querySelector("[type=checkbox]").indeterminate = true</script>"""
+MAP = """<body style="margin:0"><div style="height:900px"></div><img usemap="#a plan" width=200
+height=100 alt=Plan
+src="data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7">
+<map name="a plan">
+<area coords=0,0,100,100 href=#left alt=Left><area coords=9,9,20,20 alt=Nothing>
+<area shape=circle coords=150,60,30 href=#right title=Right>
+<area shape=poly coords=110,0,190,0,190,10 href=#corner alt=Corner></map><b role=image>x</b>"""
 WORKER = """<p id=said>nothing</p><button onclick="start()">Start</button><script>
 function start() { new Worker("/work.js").onmessage = (event) => said.textContent = event.data }
 </script>"""
@@ -194,6 +201,15 @@ async def test_a_button_that_is_pressed_and_a_box_that_is_half_checked_say_so(st
     env = await start(FIELDS)
     states = {one.name: one.states for one in env.view.elements}
     assert [states[name] for name in ("Bold", "Italic", "Half")] == [("pressed",), (), ("mixed",)]
+
+
+@pytest.mark.parametrize("name", ["Left", "Right", "Corner"])
+async def test_a_part_of_a_picture_that_leads_somewhere_is_a_link(start, name):
+    env = await start(MAP)
+    links = [one.name for one in env.view.elements if one.mark]
+    assert links == ["Left", "Right", "Corner"]
+    assert await do(env, "click {}", name) is None
+    assert env.view.url == f"http://{HOST}/#{name.lower()}"
 
 
 async def test_a_page_with_a_worker_is_not_busy_for_ever(start):

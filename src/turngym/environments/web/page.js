@@ -84,6 +84,18 @@
     const rect = element.getBoundingClientRect();
     return rect.width > 1 && rect.height > 1 && styleOf(element).visibility === "visible";
   };
+  // A part of a picture: the picture that it is of, and where it is, which the browser does not say.
+  const imageOf = (area) => area.getRootNode().querySelector(`img[usemap="#${CSS.escape((area.closest("map") || area).getAttribute("name") || "")}"]`);
+  const rectOf = (element) => {
+    const image = element.tagName === "AREA" && imageOf(element), whole = (image || element).getBoundingClientRect();
+    const [a, b, c, ...more] = image && (element.coords.match(/-?[\d.]+/g) || []).map(Number) || [];
+    if (b === undefined || element.shape === "default") return whole;
+    const [xs, ys] = element.shape === "circle" ? [[a - c, a + c], [b - c, b + c]] : [[a, c], [b, more[0]]];
+    if (element.shape === "poly") for (const [i, one] of more.slice(1).entries()) (i % 2 ? ys : xs).push(one);
+    const [left, top] = [Math.min(...xs), Math.min(...ys)];
+    return new DOMRect(whole.x + left, whole.y + top, Math.max(...xs) - left, Math.max(...ys) - top);
+  };
+
   const isFileField = (element) => element && element.tagName === "INPUT" && element.type === "file";
 
   // The field that a label stands for, where pages show the label instead of the field.
@@ -107,7 +119,7 @@
     const [given] = squeeze(element.getAttribute("role")).split(" ");
     if (/^[a-z-]+$/i.test(given) && given !== "presentation" && given !== "none") return given;
     switch (element.tagName.toUpperCase()) {
-      case "A": return element.hasAttribute("href") ? "link" : "";
+      case "A": case "AREA": return element.hasAttribute("href") ? "link" : "";
       case "BUTTON": case "SUMMARY": return "button";
       case "INPUT": return element.type === "hidden" ? "" : INPUTS[element.type] || "textbox";
       case "TEXTAREA": return "textbox";
@@ -159,7 +171,7 @@
     const text = squeeze(element.innerText === undefined ? element.textContent : element.innerText) || slotted(element);
     if (text) return short(text);
     const image = element.querySelector && element.querySelector("img[alt], [aria-label], svg title");
-    return short((image && (image.alt || image.getAttribute("aria-label") || image.textContent)) || element.getAttribute("title"));
+    return short((image && (image.alt || image.getAttribute("aria-label") || image.textContent)) || element.getAttribute("alt") || element.getAttribute("title"));
   };
 
   const hintOf = (element) => {
@@ -242,7 +254,7 @@
 
     add(element, depth, role, name, more = {}) {
       if (this.lines.length >= MAX_LINES) return;
-      const rect = element.getBoundingClientRect();
+      const rect = rectOf(element);
       const [dx, dy] = this.offset || [0, 0];
       const numbers = [rect.x + dx, rect.y + dy, rect.width, rect.height].map(Math.round);
       this.lines.push([
@@ -292,13 +304,18 @@
       if (role === "canvas") return rect.width ? this.canvas(element, depth, rect) : undefined;
       if (active) return this.active(element, depth, role, pointer);
       if (role === "progressbar" || role === "meter") return this.add(element, depth, role, nameOf(element, role), { value: valueOf(element, role) });
-      if (role === "image") { const name = nameOf(element, role); if (name) this.add(element, depth, "image", name); return; }
+      if (role === "image") { const name = nameOf(element, role); if (name) this.add(element, depth, "image", name); return this.areas(element, depth + 1); }
       if (element.tagName === "LABEL" && element.control && element.control !== element && isVisible(element.control)) {
         for (const child of element.children) this.visit(child, depth, pointer);
         return;
       }
       if (element.tagName === "TR" && this.row(element, depth)) return;
       this.block(element, depth, role, pointer);
+    }
+
+    areas(image, depth) {
+      const name = (image.useMap || "").slice(1), map = name && image.getRootNode().querySelector(`map[name="${CSS.escape(name)}"]`);
+      for (const area of map ? map.querySelectorAll("area[href]") : []) this.active(area, depth, "link", true);
     }
 
     isShown(element) { const rect = element.getBoundingClientRect(); return rect.width > 0 && rect.height > 0 && styleOf(element).visibility === "visible"; }
@@ -558,7 +575,7 @@
       const [element, problem] = find(mark);
       if (!element) return { problem };
       const view = element.ownerDocument.defaultView;
-      let rect = element.getBoundingClientRect();
+      let rect = rectOf(element);
       if (!rect.width && !rect.height) return { problem: "hidden" };
       const holds = (frame, x, y) => x >= 0 && y >= 0 && x < frame.innerWidth && y < frame.innerHeight;
       const isIn = (r) => {  // in the frame, and what is seen there in the window
@@ -566,8 +583,8 @@
         return holds(view, x, y) && holds(window, x + left, y + up);
       };
       if (!isIn(rect) || hits(element, rect.x + rect.width / 2, rect.y + rect.height / 2) !== true) {
-        element.scrollIntoView({ block: "center", inline: "nearest", behavior: "instant" });
-        rect = element.getBoundingClientRect();
+        (element.tagName === "AREA" && imageOf(element) || element).scrollIntoView({ block: "center", inline: "nearest", behavior: "instant" });
+        rect = rectOf(element);
       }
       const boxes = [...element.getClientRects()].filter((box) => box.width && box.height);
       const box = boxes.length > 1 ? boxes[0] : rect;
@@ -698,7 +715,7 @@
       return marks.map((mark) => {
         const [element] = find(mark);
         if (!element) return null;
-        const rect = element.getBoundingClientRect(), [dx, dy] = offsetOf(element);
+        const rect = rectOf(element), [dx, dy] = offsetOf(element);
         return [rect.x + dx, rect.y + dy, rect.width, rect.height].map(Math.round);
       });
     },
