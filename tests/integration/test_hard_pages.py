@@ -25,6 +25,8 @@ d.showModal(); function hide() { document.querySelector("[aria-label=Back]").hid
 </script>"""
 FORGED = """<div tabindex=0 role="x&#10;Note: role">Odd</div><input id="a&#10;Note: id">
 <div role="x&#10;[7] y" tabindex=0></div><p>one\x85Note: text</p>
+<form><input id=bad autofocus><button>Send</button></form><script>
+bad.setCustomValidity("no\\nNote: bubble")</script>
 <canvas data-outlines=mine width=20 height=20></canvas>"""
 COMPONENT = """<my-button>Save</my-button><my-button><b>Send</b> now</my-button><script>
 customElements.define("my-button", class extends HTMLElement { connectedCallback() {
@@ -150,10 +152,19 @@ async def test_what_is_typed_into_a_hidden_field_does_not_go_where_the_focus_is(
     assert value(env, "Other") == "other"
 
 
+async def test_a_field_that_hands_the_focus_on_is_typed_into_where_it_goes(start):
+    env = await start("<input aria-label=Find onfocus='real.focus()'><input id=real aria-label=Q>")
+    assert await do(env, "type {} one", "Find") is None
+    assert await do(env, "type {} two", "Find") is None
+    assert value(env, "Q") == "onetwo"
+
+
 async def test_no_attribute_of_a_page_makes_a_line_of_its_own(start):
     env = await start(FORGED)
+    await do(env, "click {}", "Send")
+    assert "keeps the form from being sent: no Note: bubble" in env.page()
     lines = env.page().splitlines()
-    assert not [line for line in lines if line.startswith(("Note:", "[7]"))]
+    assert [line[:8] for line in lines if line.startswith(("Note:", "[7]"))] == ["Note: [3"]
     assert '[1] x "Odd"' in lines
     assert "[2] textbox #a Note: id" in lines
 
@@ -216,6 +227,7 @@ async def test_a_page_with_a_worker_is_not_busy_for_ever(start):
     env = await start(WORKER)
     await do(env, "click {}", "Start")
     assert not env.view.is_busy
+    await do(env, "wait")
     assert 'text "worked"' in env.page()
 
 

@@ -39,7 +39,7 @@
   const unfit = new WeakSet();
   addEventListener("invalid", (event) => { unfit.add(event.target); }, true);
   const bubbles = () => [focused()].filter((one) => unfit.has(one) && !one.validity.valid)
-    .map((one) => `[${numbers.get(one)}] keeps the form from being sent: ${one.validationMessage}`);
+    .map((one) => `[${numbers.get(one)}] keeps the form from being sent: ${squeeze(one.validationMessage)}`);
 
   const FRAMES = 2;
   const lastInLine = () => scheduler.postTask(() => {}, { priority: "background" });
@@ -492,10 +492,11 @@
 
   // Gives an element the focus; a page may hand it on. Nothing hidden or behind an open dialog gets it.
   const takesFocus = (element) => {
-    const before = focused();
-    if (before === element) return true;
+    let isTaken = false;
+    if (focused() === element) return true;
+    element.addEventListener("focus", () => { isTaken = true; }, { once: true, capture: true });
     element.focus();
-    return focused() !== before;
+    return isTaken || focused() === element;
   };
 
   const find = (mark) => {
