@@ -55,6 +55,9 @@ FIELDS = """<input type=number aria-label=Count value=5><input type=email aria-l
 <button aria-pressed=true>Bold</button><button aria-pressed=false>Italic</button>
 <input type=checkbox aria-label=Half><script>
 document.querySelector("[type=checkbox]").indeterminate = true</script>"""
+SCALED = """<iframe src=/press style="{style}; border:9px solid" width=400 height=200></iframe>"""
+PRESS = """<button style="margin:60px 200px"
+onclick="parent.document.title = 'pressed'">Press</button>"""
 MAP = """<body style="margin:0"><div style="height:900px"></div><img usemap="#a plan" width=200
 height=100 alt=Plan
 src="data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7">
@@ -77,6 +80,7 @@ class HardPagesEnv(PagesEnv):
         self._pages = {
             "/": Response(body=f"<!doctype html><meta charset=utf-8>{page}".encode()),
             "/inner": Response(body=INNER.encode()),
+            "/press": Response(body=PRESS.encode()),
             "/work.js": Response(body=b"postMessage('worked')", type="application/javascript"),
         }
 
@@ -182,6 +186,15 @@ async def test_what_an_element_is_in_is_scrolled_in_a_frame_and_a_shadow_tree_to
     await do(env, "scroll down in {}", name)
     assert env.view.title == title
     assert mark(env, name)
+
+
+@pytest.mark.parametrize(
+    "style", ["transform:scale(.4); transform-origin:0 0", "zoom:1.5", "padding:40px"]
+)
+async def test_what_is_in_a_frame_is_clicked_where_it_is_shown(start, style):
+    env = await start(SCALED.format(style=style))
+    await do(env, "click {}", "Press")
+    assert env.view.title == "pressed"
 
 
 async def test_what_was_scrolled_out_of_a_box_keeps_its_mark(start):

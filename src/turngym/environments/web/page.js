@@ -96,6 +96,18 @@
     return new DOMRect(whole.x + left, whole.y + top, Math.max(...xs) - left, Math.max(...ys) - top);
   };
 
+  // What is at a place of an element's document, as the window shows it: frames may be made smaller.
+  const shownAt = (element, { x, y, width = 0, height = 0 }) => {
+    for (let view = element.ownerDocument.defaultView; view && view !== view.parent && view.frameElement; view = view.parent) {
+      const frame = view.frameElement, rect = frame.getBoundingClientRect(), style = styleOf(frame);
+      const sx = rect.width / (frame.offsetWidth || 1), sy = rect.height / (frame.offsetHeight || 1);
+      x = rect.x + (frame.clientLeft + parseFloat(style.paddingLeft) + x) * sx;
+      y = rect.y + (frame.clientTop + parseFloat(style.paddingTop) + y) * sy;
+      [width, height] = [width * sx, height * sy];
+    }
+    return [x, y, width, height];
+  };
+
   const isFileField = (element) => element && element.tagName === "INPUT" && element.type === "file";
 
   // The field that a label stands for, where pages show the label instead of the field.
@@ -254,9 +266,7 @@
 
     add(element, depth, role, name, more = {}) {
       if (this.lines.length >= MAX_LINES) return;
-      const rect = rectOf(element);
-      const [dx, dy] = this.offset || [0, 0];
-      const numbers = [rect.x + dx, rect.y + dy, rect.width, rect.height].map(Math.round);
+      const numbers = shownAt(element, rectOf(element)).map(Math.round);
       this.lines.push([
         more.marked ? markOf(element) : 0, depth, role, name, more.value || "", more.states || [],
         more.options || [], more.hint || "", ...numbers, more.about || "",
@@ -362,11 +372,10 @@
         const xs = points.map((one) => one[0]), ys = points.map((one) => one[1]), last = points.length - 1;
         const isClosed = last > 1 && Math.abs(xs[0] - xs[last]) <= 1 && Math.abs(ys[0] - ys[last]) <= 1;  // rounded
         const [left, top] = [Math.min(...xs), Math.min(...ys)], [sx, sy] = [rect.width / element.width, rect.height / element.height];
-        const place = [rect.x + left * sx, rect.y + top * sy, (Math.max(...xs) - left) * sx, (Math.max(...ys) - top) * sy];
+        const place = { x: rect.x + left * sx, y: rect.y + top * sy, width: (Math.max(...xs) - left) * sx, height: (Math.max(...ys) - top) * sy };
         const rgb = (colour.match(/^#(..)(..)(..)$/) || []).slice(1).map((one) => parseInt(one, 16)).join(", ");
         const about = [colourOf(rgb || colour), `${isClosed ? last : last + 1} corners`].join(", ");
-        const [dx, dy] = this.offset || [0, 0];
-        this.lines.push([0, depth + 1, isClosed ? "polygon" : "polyline", "", "", [], [], "", ...[place[0] + dx, place[1] + dy, place[2], place[3]].map(Math.round), about]);
+        this.lines.push([0, depth + 1, isClosed ? "polygon" : "polyline", "", "", [], [], "", ...shownAt(element, place).map(Math.round), about]);
       }
     }
 
@@ -438,11 +447,10 @@
       this.add(element, depth, "frame", nameOf(element, "frame"), { about: inner ? "" : "another site" });
       if (!inner || !inner.body) return;
       watch(inner);
-      const before = this.offset || [0, 0], scrolled = this.scrolled, rect = element.getBoundingClientRect();
-      this.offset = [before[0] + rect.x + element.clientLeft, before[1] + rect.y + element.clientTop];
+      const before = this.scrolled;
       this.scrolled = [inner.defaultView.scrollX, inner.defaultView.scrollY];
       this.visit(inner.body, depth + 1, false);
-      [this.offset, this.scrolled] = [before, scrolled];
+      this.scrolled = before;
     }
 
     shape(element, depth) {
@@ -477,17 +485,6 @@
     if (!top) return null;
     for (let one = top; one; one = one.parentNode || one.host) if (one === element) return true;
     return (element.contains(top) || top.contains(element) && top.tagName === "LABEL") ? true : top;
-  };
-
-  const offsetOf = (element) => {
-    let x = 0, y = 0, view = element.ownerDocument.defaultView;
-    while (view && view !== view.parent && view.frameElement) {
-      const rect = view.frameElement.getBoundingClientRect();
-      x += rect.x + view.frameElement.clientLeft;
-      y += rect.y + view.frameElement.clientTop;
-      view = view.parent;
-    }
-    return [x, y];
   };
 
   // Gives an element the focus; a page may hand it on. Nothing hidden or behind an open dialog gets it.
@@ -580,8 +577,8 @@
       if (!rect.width && !rect.height) return { problem: "hidden" };
       const holds = (frame, x, y) => x >= 0 && y >= 0 && x < frame.innerWidth && y < frame.innerHeight;
       const isIn = (r) => {  // in the frame, and what is seen there in the window
-        const x = r.x + r.width / 2, y = r.y + r.height / 2, [left, up] = offsetOf(element);
-        return holds(view, x, y) && holds(window, x + left, y + up);
+        const x = r.x + r.width / 2, y = r.y + r.height / 2;
+        return holds(view, x, y) && holds(window, ...shownAt(element, { x, y }));
       };
       if (!isIn(rect) || hits(element, rect.x + rect.width / 2, rect.y + rect.height / 2) !== true) {
         (element.tagName === "AREA" && imageOf(element) || element).scrollIntoView({ block: "center", inline: "nearest", behavior: "instant" });
@@ -589,17 +586,17 @@
       }
       const boxes = [...element.getClientRects()].filter((box) => box.width && box.height);
       const box = boxes.length > 1 ? boxes[0] : rect;
-      const [dx, dy] = offsetOf(element);
+      const at = (x, y, covered) => { [x, y] = shownAt(element, { x, y }); return { x, y, covered }; };
       const ex = Math.min(.5, 1.5 / box.width), ey = Math.min(.5, 1.5 / box.height);
       const places = [[.5, .5], [.25, .5], [.75, .5], [.5, .2], [.5, .8], [.1, .1], [.9, .9]];
       let top = null;
       for (const [fx, fy] of [...places, [.5, ey], [.5, 1 - ey], [ex, .5], [1 - ex, .5]]) {  // last, its rims
         const x = box.x + box.width * fx, y = box.y + box.height * fy, hit = hits(element, x, y);
-        if (hit === true) return { x: x + dx, y: y + dy, covered: "" };
+        if (hit === true) return at(x, y, "");
         top = top || hit;
       }
       const cover = top ? `${roleOf(top) || top.tagName.toLowerCase()} "${short(top.innerText || "").slice(0, 40)}"` : "";
-      return { x: box.x + box.width / 2 + dx, y: box.y + box.height / 2 + dy, covered: cover };
+      return at(box.x + box.width / 2, box.y + box.height / 2, cover);
     },
 
     // Where to put the mouse down and where to lift it: places that are in view together.
@@ -715,9 +712,7 @@
     boxes(marks) {
       return marks.map((mark) => {
         const [element] = find(mark);
-        if (!element) return null;
-        const rect = rectOf(element), [dx, dy] = offsetOf(element);
-        return [rect.x + dx, rect.y + dy, rect.width, rect.height].map(Math.round);
+        return element && shownAt(element, rectOf(element)).map(Math.round);
       });
     },
   };
