@@ -81,6 +81,7 @@ class HardPagesEnv(PagesEnv):
             "/": Response(body=f"<!doctype html><meta charset=utf-8>{page}".encode()),
             "/inner": Response(body=INNER.encode()),
             "/press": Response(body=PRESS.encode()),
+            "/table.csv": Response(body=b"a,b", type="text/csv"),
             "/work.js": Response(body=b"postMessage('worked')", type="application/javascript"),
         }
 
@@ -242,6 +243,19 @@ async def test_a_page_with_a_worker_is_not_busy_for_ever(start):
     assert not env.view.is_busy
     await do(env, "wait")
     assert 'text "worked"' in env.page()
+
+
+async def test_a_tab_that_was_opened_for_a_download_is_empty_and_not_busy(start):
+    env = await start("<a href=/table.csv target=_blank>Table</a>")
+    notes = []
+    for action in ("click 1", "wait"):
+        await env.step(action)
+        assert not env.view.is_busy
+        notes += env.view.notes
+    assert "Downloaded table.csv (3 bytes)." in notes
+    if len(env.view.tabs) > 1:
+        await env.step("close_tab")
+    assert env.view.url == f"http://{HOST}/"
 
 
 @pytest.mark.parametrize(

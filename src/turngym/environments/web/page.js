@@ -41,7 +41,7 @@
   const bubbles = () => [focused()].filter((one) => unfit.has(one) && !one.validity.valid)
     .map((one) => `[${numbers.get(one)}] keeps the form from being sent: ${squeeze(one.validationMessage)}`);
 
-  const FRAMES = 2;
+  const FRAMES = 2, BLANK_MS = 1000;
   const lastInLine = () => scheduler.postTask(() => {}, { priority: "background" });
 
   const markOf = (element) => {
@@ -527,8 +527,10 @@
         if (!isOver) requestAnimationFrame(count);
       };
       requestAnimationFrame(count);
+      // A tab that was opened for a download alone is never drawn; one for a page has that by now.
+      const isBlank = () => performance.now() - start > BLANK_MS && location.href === "about:blank" && !(document.body && document.body.firstChild);
       const isStill = () => document.readyState === "complete" && document.fonts.status === "loaded" &&
-        (document.hidden || frames >= FRAMES && seen === changed) && performance.now() - Math.max(changed, start) >= quiet;
+        (document.hidden || isBlank() || frames >= FRAMES && seen === changed) && performance.now() - Math.max(changed, start) >= quiet;
       try {
         for (;;) {
           if (leaving) return "leaving";
