@@ -139,6 +139,23 @@ async def test_a_setting_that_was_not_asked_for_costs_the_reward_until_it_is_put
         await env.close()
 
 
+@pytest.mark.parametrize(("typed", "reward"), [("", 1.0), ("7", 0.0)])
+async def test_a_workbook_that_is_saved_unchanged_is_left_as_it_is(typed, reward):
+    env = new("across-sheet-into-note")
+    try:
+        await env.reset(seed=0)
+        await env.step("click at 250 500")  # into the sheet
+        for action in (env.say("type", text=typed), "key enter") if typed else ():
+            await env.step(action)
+        await env.step("key ctrl+s")
+        for step in env.problem.script:
+            made = step(env.view) if callable(step) else step
+            await env.step(env.say(made.name, **made.arguments))
+        assert (await env.step("stop"))[1] == reward
+    finally:
+        await env.close()
+
+
 async def test_the_same_seed_shows_the_same_pixels_and_text():
     one, two = new("files-rename", screenshot="plain"), new("files-rename", screenshot="plain")
     try:
@@ -221,6 +238,16 @@ def test_ten_thousand_characters_and_any_letter_arrive_as_they_were_typed():
         assert device.read_file("a.txt").decode().rstrip("\n") == long.rstrip("\n")
     finally:
         device.close()
+
+
+async def test_a_sum_typed_into_the_calculator_loses_none_of_its_equal_keys():
+    env = new("calc-product")
+    try:
+        await env.reset(seed=0)
+        observation, *_ = await env.step(env.say("type", text="887*877="))
+        assert "= '777899'" in observation["text"]
+    finally:
+        await env.close()
 
 
 def test_an_application_that_hangs_is_told_and_the_others_go_on():

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 _QUESTION = Message(role="user", content=QUESTION)
 _ANSWER = Message(role="assistant", content=ANSWER)
 _NEXT = Message(role="user", content=NEXT)
+_NAMED = re.compile(r"<[^<>]*>")
+_WORD = re.compile(r"[\s\u2581]+|</?[a-z][a-z0-9]*>")
+"""Tokens that vocabularies add for code: runs of blanks, and tags of HTML."""
 _KNOWN_OPENINGS, _KNOWN_TEXTS, _KNOWN_CHARS = 64, 2_048, 1_000
 """How many openings, and texts of at most so many characters, are remembered with their tokens."""
 
@@ -86,7 +89,14 @@ class Renderer:
                 "use an instruct model or set chat_template to a file with one"
             )
         self.tokenizer = tokenizer
-        self._control_tokens = [t for t in tokenizer.get_added_vocab() if len(t) > 1]
+        added = tokenizer.added_tokens_decoder.values()
+        special = [str(one) for one in added if one.special]
+        known = {*special, *_NAMED.findall(str(tokenizer.chat_template))}
+        self._control_tokens = [
+            token
+            for token in tokenizer.get_added_vocab()
+            if len(token) > 1 and (token in known or not _WORD.fullmatch(token))
+        ]
         self._any_control_token = re.compile("|".join(map(re.escape, self._control_tokens)))
         # The Rust half of a tokenizer: the Python around it takes most of the time of a turn.
         self._backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -119,7 +129,6 @@ class Renderer:
                 self.no_tools = str(error) if "tools" in str(tokenizer.chat_template) else ""
         closings = [str(tokenizer.eos_token), *([self.tools.closing] if self.tools else ())]
         self._closing_ids = frozenset(tokenizer.convert_tokens_to_ids(closings))
-        special = [str(one) for one in tokenizer.added_tokens_decoder.values() if one.special]
         tags = {THOUGHT, THOUGHT_ENDS}
         self._special = re.compile("|".join(map(re.escape, {*special} - tags)) or "(?!)")
         self._is_plain = self.form.is_usual and not tags & {*special}
@@ -367,7 +376,9 @@ class Renderer:
             return content
         for token in self._control_tokens:
             if token in content:
-                content = content.replace(token, f"{token[0]} {token[1:]}")
+                # One that begins in another goes, too.
+                begin = re.compile(f"{re.escape(token[0])}(?={re.escape(token[1:])})")
+                content = begin.sub(lambda found: f"{found[0]} ", content)
         return content
 
     def _encode_opening(self, said: Sequence[tuple[Role, str]], tools: str) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ class Element(ScreenElement):
         parts = [f"[{self.mark}]"] if self.mark else []
         parts.append(self.role)
         if self.name:
-            parts.append(f'"{self.name}"')
+            parts.append(f'"{_one_line(self.name)}"')
         if self.value:
             parts.append(f"= {self.value!r}")
         if self.states:
@@ -68,9 +68,9 @@ def view_text(view: View, max_chars: int) -> str:
 
     Whole lines only, at most ``max_chars`` characters of elements; how many are left out is said.
     """
-    lines = [f"Window: {view.active or '(none)'}"]
-    lines += [f"Also open: {title}" for title in view.windows]
-    lines += [f"Note: {note}" for note in view.notes]
+    lines = [f"Window: {_one_line(view.active) or '(none)'}"]
+    lines += [f"Also open: {_one_line(title)}" for title in view.windows]
+    lines += [f"Note: {_one_line(note)}" for note in view.notes]
     lines += view.contents
     used = 0
     for number, one in enumerate(view.elements):
@@ -81,6 +81,11 @@ def view_text(view: View, max_chars: int) -> str:
             break
         lines.append(line)
     return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    """Return the name of something so that no file name can make a line of its own."""
+    return " ".join(text.splitlines())
 
 
 def marked(elements: Iterable[Element], width: int, height: int) -> tuple[Element, ...]:

@@ -258,15 +258,13 @@ async def _point(session: WebSession, name: str, mark: int) -> str | None:
 
 
 async def _drag(session: WebSession, mark: int, target: int | None) -> str | None:
-    ends: list[tuple[float, float]] = []
-    for one in (target, mark):  # the source last, so that it is in view
-        if one is None:
-            return "The target is not the number of an element."
-        found = await session.tab.call("locate", one)
-        if "problem" in found:
-            return _problem(one, found["problem"])
-        ends.append((found["x"], found["y"]))
-    await _drag_mouse(session, ends[1], ends[0])
+    if target is None:
+        return "The target is not the number of an element."
+    found = await session.tab.call("locateBoth", mark, target)
+    if "problem" in found:
+        return _problem(found["mark"], found["problem"])
+    start, end = found["places"]
+    await _drag_mouse(session, (start["x"], start["y"]), (end["x"], end["y"]))
     return None
 
 
@@ -296,6 +294,8 @@ async def _type(
             return f"[{mark}] did not take {text[:40]!r}; it holds {found['kept'][:40]!r}."
         if found["way"] == "keys":
             keyboard, within = tab.page.keyboard, tab.within
+            if found.get("end"):
+                await within(keyboard.press("End"))
             if clear and not found["empty"]:
                 await within(keyboard.press("Delete"))
             typed, pasted = text[:_TYPED_CHARS], text[_TYPED_CHARS:]
@@ -358,8 +358,12 @@ async def _scroll(session: WebSession, mark: int, direction: str) -> str | None:
 
 
 async def _upload(session: WebSession, mark: int, name: str) -> str | None:
-    file = (session.folder / name).resolve()
-    if not file.is_relative_to(session.folder.resolve()) or not file.is_file():
+    try:
+        file = (session.folder / name).resolve()
+        is_there = file.is_relative_to(session.folder.resolve()) and file.is_file()
+    except (OSError, ValueError):  # no name of a file at all
+        is_there = False
+    if not is_there:
         known = ", ".join(sorted(one.name for one in session.folder.iterdir())) or "none"
         return f"There is no file {name[:80]!r}; files: {known}."
     if problem := await session.tab.call("problem", mark):
@@ -370,7 +374,7 @@ async def _upload(session: WebSession, mark: int, name: str) -> str | None:
 
 
 def _number(mark: Any) -> int | None:
-    text = str(mark).strip().strip("[]#")
+    text = str(int(mark) if isinstance(mark, float) else mark).strip().strip("[]#")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else None
 
 
@@ -379,6 +383,8 @@ def _problem(mark: int, kind: str) -> str:
         "unknown": f"There is no element [{mark}] on this page.",
         "gone": f"Element [{mark}] is gone; the page has changed.",
         "hidden": f"Element [{mark}] is not visible.",
+        "behind": f"Element [{mark}] cannot be reached; something else on the page is open.",
+        "apart": f"Element [{mark}] is too far from the other to be in view together.",
         "disabled": f"Element [{mark}] cannot be changed.",
         "option disabled": f"That option of [{mark}] cannot be chosen.",
         "no field": f"Nothing can be typed into [{mark}].",

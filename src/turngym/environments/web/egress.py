@@ -136,10 +136,13 @@ class EgressProxy:
 
     def admits(self, url: str) -> bool:
         """Say whether a page may be opened at ``url``."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            host = parts.hostname or ""
+        except ValueError:  # no address at all
+            return False
         if parts.scheme not in ("http", "https"):
             return False
-        host = parts.hostname or ""
         return (host in self._sites and parts.scheme == "http") or host in self._allow
 
     def serve(self, sites: Mapping[str, Site], allow: Collection[str] = ()) -> None:

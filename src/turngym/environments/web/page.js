@@ -39,9 +39,9 @@
   const unfit = new WeakSet();
   addEventListener("invalid", (event) => { unfit.add(event.target); }, true);
   const bubbles = () => [focused()].filter((one) => unfit.has(one) && !one.validity.valid)
-    .map((one) => `[${numbers.get(one)}] keeps the form from being sent: ${one.validationMessage}`);
+    .map((one) => `[${numbers.get(one)}] keeps the form from being sent: ${squeeze(one.validationMessage)}`);
 
-  const FRAMES = 2;
+  const FRAMES = 2, BLANK_MS = 1000;
   const lastInLine = () => scheduler.postTask(() => {}, { priority: "background" });
 
   const markOf = (element) => {
@@ -62,7 +62,8 @@
     }
   };
 
-  const squeeze = (text) => (text || "").replace(/\s+/g, " ").trim();
+  // One line, also where Python sees the end of one.
+  const squeeze = (text) => (text || "").replace(/[\s\x1c-\x1f\x85]+/g, " ").trim();
   const short = (text) => { const t = squeeze(text); return t.length > MAX_NAME ? t.slice(0, MAX_NAME - 3) + "..." : t; };
   const COLOURS = {
     "0, 0, 0": "black", "255, 255, 255": "white", "255, 0, 0": "red", "0, 128, 0": "green", "0, 0, 255": "blue",
@@ -83,6 +84,30 @@
     const rect = element.getBoundingClientRect();
     return rect.width > 1 && rect.height > 1 && styleOf(element).visibility === "visible";
   };
+  // A part of a picture: the picture that it is of, and where it is, which the browser does not say.
+  const imageOf = (area) => area.getRootNode().querySelector(`img[usemap="#${CSS.escape((area.closest("map") || area).getAttribute("name") || "")}"]`);
+  const rectOf = (element) => {
+    const image = element.tagName === "AREA" && imageOf(element), whole = (image || element).getBoundingClientRect();
+    const [a, b, c, ...more] = image && (element.coords.match(/-?[\d.]+/g) || []).map(Number) || [];
+    if (b === undefined || element.shape === "default") return whole;
+    const [xs, ys] = element.shape === "circle" ? [[a - c, a + c], [b - c, b + c]] : [[a, c], [b, more[0]]];
+    if (element.shape === "poly") for (const [i, one] of more.slice(1).entries()) (i % 2 ? ys : xs).push(one);
+    const [left, top] = [Math.min(...xs), Math.min(...ys)];
+    return new DOMRect(whole.x + left, whole.y + top, Math.max(...xs) - left, Math.max(...ys) - top);
+  };
+
+  // What is at a place of an element's document, as the window shows it: frames may be made smaller.
+  const shownAt = (element, { x, y, width = 0, height = 0 }) => {
+    for (let view = element.ownerDocument.defaultView; view && view !== view.parent && view.frameElement; view = view.parent) {
+      const frame = view.frameElement, rect = frame.getBoundingClientRect(), style = styleOf(frame);
+      const sx = rect.width / (frame.offsetWidth || 1), sy = rect.height / (frame.offsetHeight || 1);
+      x = rect.x + (frame.clientLeft + parseFloat(style.paddingLeft) + x) * sx;
+      y = rect.y + (frame.clientTop + parseFloat(style.paddingTop) + y) * sy;
+      [width, height] = [width * sx, height * sy];
+    }
+    return [x, y, width, height];
+  };
+
   const isFileField = (element) => element && element.tagName === "INPUT" && element.type === "file";
 
   // The field that a label stands for, where pages show the label instead of the field.
@@ -103,10 +128,10 @@
   };
 
   const roleOf = (element) => {
-    const given = element.getAttribute("role");
-    if (given && given !== "presentation" && given !== "none") return given.split(" ")[0];
+    const [given] = squeeze(element.getAttribute("role")).split(" ");
+    if (/^[a-z-]+$/i.test(given) && given !== "presentation" && given !== "none") return given;
     switch (element.tagName.toUpperCase()) {
-      case "A": return element.hasAttribute("href") ? "link" : "";
+      case "A": case "AREA": return element.hasAttribute("href") ? "link" : "";
       case "BUTTON": case "SUMMARY": return "button";
       case "INPUT": return element.type === "hidden" ? "" : INPUTS[element.type] || "textbox";
       case "TEXTAREA": return "textbox";
@@ -139,6 +164,10 @@
   const wordsOf = (node) => node.nodeType === Node.TEXT_NODE ? node.data :
     /^(SELECT|TEXTAREA|SCRIPT|STYLE|BUTTON)$/.test(node.tagName) ? " " : [...node.childNodes].map(wordsOf).join("");
 
+  // What a component's own button says: the words that its user put into the component.
+  const slotted = (element) => squeeze([...element.querySelectorAll("slot")]
+    .flatMap((slot) => slot.assignedNodes({ flatten: true })).map((one) => one.innerText ?? one.textContent).join(" "));
+
   const nameOf = (element, role) => {
     const labelled = element.getAttribute("aria-labelledby");
     const found = squeeze(element.getAttribute("aria-label")) || (labelled && squeeze(byIds(element, labelled)));
@@ -151,15 +180,15 @@
     }
     if (role === "image" || role === "frame") return short(element.alt || element.title || element.name);
     if (role === "textbox" || role === "canvas") return short(element.title);
-    const text = squeeze(element.innerText === undefined ? element.textContent : element.innerText);
+    const text = squeeze(element.innerText === undefined ? element.textContent : element.innerText) || slotted(element);
     if (text) return short(text);
     const image = element.querySelector && element.querySelector("img[alt], [aria-label], svg title");
-    return short((image && (image.alt || image.getAttribute("aria-label") || image.textContent)) || element.getAttribute("title"));
+    return short((image && (image.alt || image.getAttribute("aria-label") || image.textContent)) || element.getAttribute("alt") || element.getAttribute("title"));
   };
 
   const hintOf = (element) => {
     const name = element.getAttribute("class") || "";
-    return (element.id ? "#" + element.id : "") || name.split(/\s+/).filter(Boolean).slice(0, 2).map((one) => "." + one).join("");
+    return (element.id ? "#" + squeeze(element.id) : "") || name.split(/\s+/).filter(Boolean).slice(0, 2).map((one) => "." + one).join("");
   };
 
   const valueOf = (element, role) => {
@@ -187,6 +216,8 @@
   const statesOf = (shown) => {
     const states = [], element = standInFor(shown) || shown;
     if (element.checked || element.getAttribute("aria-checked") === "true") states.push("checked");
+    if (element.indeterminate || element.getAttribute("aria-checked") === "mixed") states.push("mixed");
+    if (element.getAttribute("aria-pressed") === "true") states.push("pressed");
     if (isOff(element) || element.getAttribute("aria-disabled") === "true") states.push("disabled");
     if (element.readOnly) states.push("read-only");
     if (element.getAttribute("aria-selected") === "true") states.push("selected");
@@ -229,14 +260,13 @@
       this.options = options;
       this.lines = [];
       this.visited = 0;
+      this.scrolled = [scrollX, scrollY];  // what is out of sight for that can be scrolled back
       this.left = options.ignore ? new Set(document.querySelectorAll(options.ignore)) : new Set();
     }
 
     add(element, depth, role, name, more = {}) {
       if (this.lines.length >= MAX_LINES) return;
-      const rect = element.getBoundingClientRect();
-      const [dx, dy] = this.offset || [0, 0];
-      const numbers = [rect.x + dx, rect.y + dy, rect.width, rect.height].map(Math.round);
+      const numbers = shownAt(element, rectOf(element)).map(Math.round);
       this.lines.push([
         more.marked ? markOf(element) : 0, depth, role, name, more.value || "", more.states || [],
         more.options || [], more.hint || "", ...numbers, more.about || "",
@@ -274,7 +304,7 @@
       if (style.display === "none" || element.getAttribute("aria-hidden") === "true") return;
       if (element.namespaceURI.endsWith("svg")) return this.shape(element, depth);
       const rect = element.getBoundingClientRect();
-      const isHidden = style.visibility !== "visible" || rect.right + scrollX <= 0 || rect.bottom + scrollY <= 0;
+      const isHidden = style.visibility !== "visible" || rect.right + this.scrolled[0] <= 0 || rect.bottom + this.scrolled[1] <= 0;
       const role = roleOf(element);
       const active = !isHidden && rect.width > 1 && rect.height > 1 && isActive(element, role, style, inPointer);
       const pointer = style.cursor === "pointer";
@@ -284,13 +314,18 @@
       if (role === "canvas") return rect.width ? this.canvas(element, depth, rect) : undefined;
       if (active) return this.active(element, depth, role, pointer);
       if (role === "progressbar" || role === "meter") return this.add(element, depth, role, nameOf(element, role), { value: valueOf(element, role) });
-      if (role === "image") { const name = nameOf(element, role); if (name) this.add(element, depth, "image", name); return; }
+      if (role === "image") { const name = nameOf(element, role); if (name) this.add(element, depth, "image", name); return this.areas(element, depth + 1); }
       if (element.tagName === "LABEL" && element.control && element.control !== element && isVisible(element.control)) {
         for (const child of element.children) this.visit(child, depth, pointer);
         return;
       }
       if (element.tagName === "TR" && this.row(element, depth)) return;
       this.block(element, depth, role, pointer);
+    }
+
+    areas(image, depth) {
+      const name = (image.useMap || "").slice(1), map = name && image.getRootNode().querySelector(`map[name="${CSS.escape(name)}"]`);
+      for (const area of map ? map.querySelectorAll("area[href]") : []) this.active(area, depth, "link", true);
     }
 
     isShown(element) { const rect = element.getBoundingClientRect(); return rect.width > 0 && rect.height > 0 && styleOf(element).visibility === "visible"; }
@@ -332,15 +367,15 @@
     // Outlines that an environment's first script kept (`canvas.js` of MiniWoB); pixels are not read.
     canvas(element, depth, rect) {
       this.add(element, depth, "canvas", "", { marked: true, hint: hintOf(element) });
-      for (const { points, colour } of JSON.parse(element.getAttribute("data-outlines") || "[]")) {
+      const outlines = this.options.markText && element.getAttribute("data-outlines");
+      for (const { points, colour } of JSON.parse(outlines || "[]")) {
         const xs = points.map((one) => one[0]), ys = points.map((one) => one[1]), last = points.length - 1;
         const isClosed = last > 1 && Math.abs(xs[0] - xs[last]) <= 1 && Math.abs(ys[0] - ys[last]) <= 1;  // rounded
         const [left, top] = [Math.min(...xs), Math.min(...ys)], [sx, sy] = [rect.width / element.width, rect.height / element.height];
-        const place = [rect.x + left * sx, rect.y + top * sy, (Math.max(...xs) - left) * sx, (Math.max(...ys) - top) * sy];
+        const place = { x: rect.x + left * sx, y: rect.y + top * sy, width: (Math.max(...xs) - left) * sx, height: (Math.max(...ys) - top) * sy };
         const rgb = (colour.match(/^#(..)(..)(..)$/) || []).slice(1).map((one) => parseInt(one, 16)).join(", ");
         const about = [colourOf(rgb || colour), `${isClosed ? last : last + 1} corners`].join(", ");
-        const [dx, dy] = this.offset || [0, 0];
-        this.lines.push([0, depth + 1, isClosed ? "polygon" : "polyline", "", "", [], [], "", ...[place[0] + dx, place[1] + dy, place[2], place[3]].map(Math.round), about]);
+        this.lines.push([0, depth + 1, isClosed ? "polygon" : "polyline", "", "", [], [], "", ...shownAt(element, place).map(Math.round), about]);
       }
     }
 
@@ -378,6 +413,9 @@
     }
 
     descend(element, depth, pointer) {
+      const before = this.scrolled, { scrollLeft, scrollTop } = element;
+      if ((scrollLeft || scrollTop) && element !== element.ownerDocument.scrollingElement)
+        this.scrolled = [before[0] + scrollLeft, before[1] + scrollTop];
       let loose = "";
       const flush = () => {
         const text = short(loose);
@@ -393,6 +431,7 @@
         }
       }
       flush();
+      this.scrolled = before;
     }
 
     row(element, depth) {
@@ -408,10 +447,10 @@
       this.add(element, depth, "frame", nameOf(element, "frame"), { about: inner ? "" : "another site" });
       if (!inner || !inner.body) return;
       watch(inner);
-      const before = this.offset || [0, 0], rect = element.getBoundingClientRect();
-      this.offset = [before[0] + rect.x + element.clientLeft, before[1] + rect.y + element.clientTop];
+      const before = this.scrolled;
+      this.scrolled = [inner.defaultView.scrollX, inner.defaultView.scrollY];
       this.visit(inner.body, depth + 1, false);
-      this.offset = before;
+      this.scrolled = before;
     }
 
     shape(element, depth) {
@@ -448,15 +487,13 @@
     return (element.contains(top) || top.contains(element) && top.tagName === "LABEL") ? true : top;
   };
 
-  const offsetOf = (element) => {
-    let x = 0, y = 0, view = element.ownerDocument.defaultView;
-    while (view && view !== view.parent && view.frameElement) {
-      const rect = view.frameElement.getBoundingClientRect();
-      x += rect.x + view.frameElement.clientLeft;
-      y += rect.y + view.frameElement.clientTop;
-      view = view.parent;
-    }
-    return [x, y];
+  // Gives an element the focus; a page may hand it on. Nothing hidden or behind an open dialog gets it.
+  const takesFocus = (element) => {
+    let isTaken = false;
+    if (focused() === element) return true;
+    element.addEventListener("focus", () => { isTaken = true; }, { once: true, capture: true });
+    element.focus();
+    return isTaken || focused() === element;
   };
 
   const find = (mark) => {
@@ -466,9 +503,14 @@
     return [element, ""];
   };
 
+  // What holds an element, out of a shadow tree and out of a frame too.
+  const holderOf = (element) => element.parentElement || element.getRootNode().host ||
+    element !== document.documentElement && element.ownerDocument.defaultView.frameElement;
+
   const scrollable = (element) => {
-    for (let one = element; one && one !== document.documentElement; one = one.parentElement) {
-      if (one.scrollHeight > one.clientHeight + 1 && /auto|scroll/.test(styleOf(one).overflowY)) return one;
+    for (let one = element; one && one !== document.documentElement; one = holderOf(one)) {
+      const isPage = one === one.ownerDocument.documentElement, box = isPage && one.ownerDocument.scrollingElement || one;
+      if (box.scrollHeight > box.clientHeight + 1 && (isPage || /auto|scroll/.test(styleOf(box).overflowY))) return box;
     }
     return document.scrollingElement || document.documentElement;
   };
@@ -485,8 +527,10 @@
         if (!isOver) requestAnimationFrame(count);
       };
       requestAnimationFrame(count);
+      // A tab that was opened for a download alone is never drawn; one for a page has that by now.
+      const isBlank = () => performance.now() - start > BLANK_MS && location.href === "about:blank" && !(document.body && document.body.firstChild);
       const isStill = () => document.readyState === "complete" && document.fonts.status === "loaded" &&
-        (document.hidden || frames >= FRAMES && seen === changed) && performance.now() - Math.max(changed, start) >= quiet;
+        (document.hidden || isBlank() || frames >= FRAMES && seen === changed) && performance.now() - Math.max(changed, start) >= quiet;
       try {
         for (;;) {
           if (leaving) return "leaving";
@@ -531,30 +575,43 @@
       const [element, problem] = find(mark);
       if (!element) return { problem };
       const view = element.ownerDocument.defaultView;
-      let rect = element.getBoundingClientRect();
+      let rect = rectOf(element);
       if (!rect.width && !rect.height) return { problem: "hidden" };
       const holds = (frame, x, y) => x >= 0 && y >= 0 && x < frame.innerWidth && y < frame.innerHeight;
       const isIn = (r) => {  // in the frame, and what is seen there in the window
-        const x = r.x + r.width / 2, y = r.y + r.height / 2, [left, up] = offsetOf(element);
-        return holds(view, x, y) && holds(window, x + left, y + up);
+        const x = r.x + r.width / 2, y = r.y + r.height / 2;
+        return holds(view, x, y) && holds(window, ...shownAt(element, { x, y }));
       };
       if (!isIn(rect) || hits(element, rect.x + rect.width / 2, rect.y + rect.height / 2) !== true) {
-        element.scrollIntoView({ block: "center", inline: "nearest", behavior: "instant" });
-        rect = element.getBoundingClientRect();
+        (element.tagName === "AREA" && imageOf(element) || element).scrollIntoView({ block: "center", inline: "nearest", behavior: "instant" });
+        rect = rectOf(element);
       }
       const boxes = [...element.getClientRects()].filter((box) => box.width && box.height);
       const box = boxes.length > 1 ? boxes[0] : rect;
-      const [dx, dy] = offsetOf(element);
+      const at = (x, y, covered) => { [x, y] = shownAt(element, { x, y }); return { x, y, covered }; };
       const ex = Math.min(.5, 1.5 / box.width), ey = Math.min(.5, 1.5 / box.height);
       const places = [[.5, .5], [.25, .5], [.75, .5], [.5, .2], [.5, .8], [.1, .1], [.9, .9]];
       let top = null;
       for (const [fx, fy] of [...places, [.5, ey], [.5, 1 - ey], [ex, .5], [1 - ex, .5]]) {  // last, its rims
         const x = box.x + box.width * fx, y = box.y + box.height * fy, hit = hits(element, x, y);
-        if (hit === true) return { x: x + dx, y: y + dy, covered: "" };
+        if (hit === true) return at(x, y, "");
         top = top || hit;
       }
       const cover = top ? `${roleOf(top) || top.tagName.toLowerCase()} "${short(top.innerText || "").slice(0, 40)}"` : "";
-      return { x: box.x + box.width / 2 + dx, y: box.y + box.height / 2 + dy, covered: cover };
+      return at(box.x + box.width / 2, box.y + box.height / 2, cover);
+    },
+
+    // Where to put the mouse down and where to lift it: places that are in view together.
+    locateBoth(mark, target) {
+      for (const [one, other] of [[target, mark], [mark, target]]) {
+        const places = { [one]: this.locate(one) }, before = String(this.boxes([one]));
+        places[other] = this.locate(other);
+        for (const number of [one, other]) if (places[number].problem) return { problem: places[number].problem, mark: number };
+        if (String(this.boxes([one])) === before) return { places: [places[mark], places[target]] };
+        const boxes = this.boxes([one, other]), sum = boxes[0][1] + boxes[1][1] + (boxes[0][3] + boxes[1][3]) / 2;
+        scrollBy({ top: (sum - innerHeight) / 2, behavior: "instant" });  // what is between them to the middle
+      }
+      return { problem: "apart", mark: target };
     },
 
     // How text gets into a mark: "keys" (it has the focus, its content is selected), "set", or why not.
@@ -565,9 +622,9 @@
       if (isOff(element) || element.readOnly) return { problem: "disabled" };
       const isField = element.tagName === "TEXTAREA" || element.tagName === "INPUT" && !["button", "checkbox", "radio", "file"].includes(role);
       if (!isField && !element.isContentEditable) return { problem: "no field" };
+      if (!takesFocus(element)) return { problem: isVisible(element) ? "behind" : "hidden" };
       if (element.tagName === "INPUT" && ["range", "color", "date", "time", "month", "week", "datetime-local"].includes(element.type)) {
         const before = element.value;
-        element.focus();
         element.value = text;
         const isTaken = element.value.toLowerCase() === text.toLowerCase() || text && +element.value === +text;
         if (!isTaken) {
@@ -578,16 +635,16 @@
         element.dispatchEvent(new Event("change", { bubbles: true }));
         return { way: "set" };
       }
-      if (element.ownerDocument.activeElement !== element) element.focus();
       if (element.isContentEditable) {
         const selection = element.ownerDocument.getSelection();
         selection.selectAllChildren(element);
         if (!clear) selection.collapseToEnd();
         return { way: "keys", empty: !element.innerText.trim() };
       }
+      let end = false;
       if (clear) element.select();
-      else try { element.setSelectionRange(element.value.length, element.value.length); } catch { /* number and email have none */ }
-      return { way: "keys", empty: !element.value };
+      else try { element.setSelectionRange(element.value.length, element.value.length); } catch { end = true; /* number and email have none */ }
+      return { way: "keys", empty: !element.value, end };
     },
 
     // Whether a field took the first part of a text only, because the page was at it meanwhile: a script
@@ -611,7 +668,7 @@
         options.find((one) => same(one.label || one.text)) || options.find((one) => one.value === wanted);
       if (!option) return { problem: "no option", options: options.slice(0, 20).map((one) => short(one.label || one.text)) };
       if (isOff(option)) return { problem: "option disabled" };
-      element.focus();
+      if (!takesFocus(element)) return { problem: isVisible(element) ? "behind" : "hidden" };
       option.selected = element.multiple ? !option.selected : true;
       element.dispatchEvent(new Event("input", { bubbles: true }));
       element.dispatchEvent(new Event("change", { bubbles: true }));
@@ -637,8 +694,8 @@
       for (let one = document.elementFromPoint(x, y); ; ) {
         const box = scrollable(one), before = box.scrollTop;
         box.scrollBy({ top: distance, behavior: "instant" });
-        if (box.scrollTop !== before || !box.parentElement) return;
-        one = box.parentElement;
+        if (box.scrollTop !== before || box === document.scrollingElement || !holderOf(box)) return;
+        one = holderOf(box);
       }
     },
 
@@ -657,9 +714,7 @@
     boxes(marks) {
       return marks.map((mark) => {
         const [element] = find(mark);
-        if (!element) return null;
-        const rect = element.getBoundingClientRect(), [dx, dy] = offsetOf(element);
-        return [rect.x + dx, rect.y + dy, rect.width, rect.height].map(Math.round);
+        return element && shownAt(element, rectOf(element)).map(Math.round);
       });
     },
   };

@@ -74,7 +74,8 @@ class Requests:
     def _began(self, event: dict[str, Any]) -> None:
         # A redirect comes under the id of its request and takes its place.
         self._answered.discard(event["requestId"])
-        if event.get("type") not in _UNANSWERED:
+        # Of a worker's script, which is no document's, only the worker gets to know the end.
+        if event.get("type") not in _UNANSWERED and event["loaderId"]:
             self._open[event["requestId"]] = event.get("frameId", ""), event["loaderId"]
 
     def _ended(self, event: dict[str, Any]) -> None:

@@ -103,12 +103,12 @@ def _number_into_sheet(rng: Random) -> DesktopProblem:
 
 def _sheet_into_note(rng: Random) -> DesktopProblem:
     value, name = rng.randint(100, 9_999), words(rng, 1)[0]
-    book = workbook([["item", "amount"], [name, value]])
+    rows = [["item", "amount"], [name, str(value)]]
     return DesktopProblem(
         prompt=f'Write the amount of "{name}" in {_NAME} into note.txt, and save it. Leave the '
         "workbook as it is.",
-        files={_NAME: book, "note.txt": ""},
+        files={_NAME: workbook([rows[0], [name, value]]), "note.txt": ""},
         launch=(("gnumeric", _NAME), ("mousepad", "note.txt")),
-        wanted={_NAME: book, "note.txt": f"{value}\n"},
+        wanted={_NAME: rows, "note.txt": f"{value}\n"},  # saved anew its file is another one
         script=(*_text_of("Mousepad"), *typed(f"{value}\n"), *key("ctrl+s")),
     )
