@@ -121,12 +121,10 @@ class Gateway:
                 ("POST", f"{prefix}/v1/messages", self._messages),
                 ("POST", f"{prefix}/v1/messages/count_tokens", anthropic.count_tokens),
             ]
-        tools, others = None, []
+        tools, others = None, list[Any]()
         if self._serves_tools:
-            from starlette.routing import Mount
-
             tools = mcp_app(self._speaker_s, self.call_tool)
-            others = [Mount("/", app=tools)]
+            others = tools.routes
 
         @asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -449,7 +447,9 @@ def _wants_usage(asked: Json) -> bool:
 
 
 def _too_long(request: Request, error: Exception) -> Response:
-    return error_response(BadRequest(str(error), code="context_length_exceeded"))
+    # Anthropic has no code for it: its clients make room where they read these words.
+    note = "prompt is too long: " if request.url.path.endswith("/messages") else ""
+    return error_response(BadRequest(f"{note}{error}", code="context_length_exceeded"))
 
 
 def _failed(request: Request, error: Exception) -> Response:
