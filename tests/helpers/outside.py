@@ -61,6 +61,7 @@ async def bench(
     renderer: Any,
     out: Path | None = None,
     *,
+    tokens: Tokens = "yes",
     env: OpenEnv | None = None,
     **server: Any,
 ) -> AsyncIterator[Bench]:
@@ -69,7 +70,7 @@ async def bench(
     policy = PolicyServer(engine, renderer, name="tiny", on_answer=served.append, **server)
     async with (
         serving(policy.app()) as upstream,
-        gateway(f"{upstream}/v1", out, tokens="yes", env=env) as found,
+        gateway(f"{upstream}/v1", out, tokens=tokens, env=env) as found,
     ):
         found.served = served
         yield found

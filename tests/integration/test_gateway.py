@@ -23,6 +23,7 @@ from helpers.fake_server import (
 )
 from helpers.models import policy
 from helpers.outside import CONTROL, Bench, bench, gateway, segments_match
+from helpers.raw_http import send
 from turngym.agents.chat.prompting import ChatMessage
 from turngym.agents.config import ChatConfig, EndpointConfig
 from turngym.agents.remote.endpoint import Endpoint
@@ -213,6 +214,48 @@ async def test_upstream_that_refuses_the_question_is_recorded_without_tokens() -
         assert [("return_token_ids" in body) for body in upstream.bodies] == [True, False]
         episodes = found.episodes
     assert episodes.finished[0].turns[0].spans == ()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_call_that_was_on_its_way_does_without_token_ids_too(streamed: bool) -> None:
+    second_came, first_answered = asyncio.Event(), asyncio.Event()
+    waits = iter([second_came, first_answered])
+
+    async def upstream_reply(asked: Any, writer: asyncio.StreamWriter) -> None:
+        if "return_token_ids" not in asked.body:
+            end = stream(chunk("ok"), chunk("", finish="stop")) if streamed else answer("ok")
+            return await end(asked, writer)
+        wait = next(waits)
+        if wait is first_answered:
+            second_came.set()
+        await wait.wait()
+        return await refuse(400, "Unknown parameter: 'return_token_ids'")(asked, writer)
+
+    body = {"model": "m", "messages": [row("user", "hi")], "stream": streamed}
+    async with fake_server(upstream_reply) as upstream, gateway(upstream.url) as found:
+        asking = [
+            asyncio.create_task(send(found.url, "/v1/chat/completions", body)) for _ in range(2)
+        ]
+        done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+        first_answered.set()
+        assert [status for status, _ in await asyncio.gather(*asking)] == [200, 200]
+        assert len(done) == 1
+        episodes = found.episodes
+    assert len(episodes.finished[0].turns) == 2
+
+
+async def test_what_one_agent_asks_too_much_takes_no_tokens_from_the_others() -> None:
+    async with bench(**local(), tokens="auto") as found, client(f"{found.url}/v1") as agent:
+        import openai
+
+        rows: Any = [{"role": "user", "content": "north?"}]
+        with pytest.raises(openai.BadRequestError, match="top_logprobs"):
+            await agent.chat.completions.create(
+                model="any", messages=rows, logprobs=True, top_logprobs=3
+            )
+        await agent.chat.completions.create(model="any", messages=rows)
+        episodes = found.episodes
+    assert episodes.finished[0].num_sampled_tokens > 0
 
 
 async def test_half_a_stream_is_told_to_the_agent_and_is_no_turn() -> None:

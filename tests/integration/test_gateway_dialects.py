@@ -291,6 +291,68 @@ async def test_a_conversation_is_kept_where_a_request_may_go_on_from_it(
         assert [*episode.responses.values()] == ([rows] if is_kept else [])
 
 
+async def test_instructions_are_of_one_request_and_what_a_developer_said_stays() -> None:
+    body = {"model": "m", "instructions": "Be A.", "input": [
+        {"role": "developer", "content": "a rule"}, {"role": "user", "content": "one"},
+    ]}  # fmt: skip
+    async with fake_server(answer("ok")) as upstream, gateway(upstream.url) as found:
+        for more in ({"instructions": "Be B.", "input": "two"}, {"input": "three"}, None):
+            _, made = await send(found.url, "/v1/responses", body)
+            body = {"model": "m", "previous_response_id": made["id"], **(more or {})}
+    systems = [
+        [row["content"] for row in sent["messages"] if row["role"] == "system"]
+        for sent in upstream.bodies
+    ]
+    assert systems == [["Be A.\n\na rule"], ["Be B.\n\na rule"], ["a rule"]]
+    users = [row["content"] for row in upstream.bodies[2]["messages"] if row["role"] == "user"]
+    assert users == ["one", "two", "three"]
+
+
+async def test_what_changes_an_answer_goes_upstream_and_what_it_cost_comes_back() -> None:
+    body = answer_body("ok")
+    body["usage"] |= {"prompt_tokens_details": {"cached_tokens": 7}}
+    body["usage"] |= {"completion_tokens_details": {"reasoning_tokens": 3}}
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": True}
+    asked = {"model": "m", "input": "hi", "tools": [tool], "text": {"verbosity": "low"}}
+    asked |= {"reasoning": {"effort": "high"}}
+    async with fake_server(send_json(body)) as upstream, gateway(upstream.url) as found:
+        _, made = await send(found.url, "/v1/responses", asked)
+        said = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "top_k": 5}
+        form = {"type": "json_schema", "schema": {"type": "object"}}
+        await ask(found.url, {**said, "output_config": {"format": form}})
+    one, two = upstream.bodies
+    assert (one["reasoning_effort"], one["verbosity"]) == ("high", "low")
+    assert one["tools"][0]["function"]["strict"] is True
+    assert made["usage"]["input_tokens_details"]["cached_tokens"] == 7
+    assert made["usage"]["output_tokens_details"]["reasoning_tokens"] == 3
+    assert two["top_k"] == 5
+    assert two["response_format"]["json_schema"]["schema"] == {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "refusal"),
+    [
+        ({"top_logprobs": 2}, "top_logprobs: the gateway does not know it"),
+        ({"tool_choice": {"type": "web_search"}}, "does not know type 'web_search'"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": []}}, "type 'allowed_tools'"),
+    ],
+)
+async def test_what_chat_completions_cannot_do_is_refused(asked: Any, refusal: str) -> None:
+    async with fake_server(answer("ok")) as upstream, gateway(upstream.url) as found:
+        status, said = await send(found.url, "/v1/responses", {"model": "m", "input": "x", **asked})
+    assert (status, upstream.bodies) == (400, [])
+    assert refusal in said["error"]["message"]
+
+
+async def test_an_agent_of_anthropics_reads_its_own_words_of_a_full_context() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    full = refuse(400, "This model's maximum context length is 9 tokens")
+    async with fake_server(full) as upstream, gateway(upstream.url) as found:
+        status, said = await send(found.url, "/v1/messages", body)
+    assert status == 400
+    assert said["error"]["message"].startswith("prompt is too long: This model's maximum context")
+
+
 async def test_a_question_for_the_length_of_a_conversation_opens_no_episode() -> None:
     said, tools = "x" * 400, [{"name": "go", "input_schema": {"type": "object"}}]
     counts = []

@@ -157,6 +157,21 @@ async def test_a_full_context_has_its_code_and_half_an_answer_is_a_fault(
         assert (status, said["error"]["type"]) == (502, "upstream_error")
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/v1/embeddings", 404), ("/v1beta/models/m:generateContent", 404), ("/v1/models", 405)],
+)
+async def test_what_is_not_served_is_refused_with_what_is(path: str, status: int) -> None:
+    async with in_front_of(answer("x")) as (_, found):
+        opened = await open_episode(found)
+        prefix = opened["anthropic_base_url"].removeprefix(found.url)
+        for place in (path, f"{prefix}{path}"):
+            got, said = await send(found.url, place, HI)
+            assert got == status
+            assert said["error"]["message"].startswith(f"POST {place} is not served here; what is:")
+            assert "POST /v1/chat/completions" in said["error"]["message"]
+
+
 # Secrets.
 
 

@@ -19,6 +19,7 @@ import pytest
 
 import turngym
 from helpers.cli import SOURCE, server
+from helpers.fake_server import chunk, fake_server, stream
 from turngym.cli.main import main
 from turngym.records import write_trajectories
 from turngym.rollouts.stop_words import STOP_WORDS, Words
@@ -300,6 +301,33 @@ def test_vf_validate_finds_every_task_solvable_and_none_solved_by_doing_nothing(
     summary = json.loads(done.stdout[done.stdout.index("{") :])
     assert summary["checks"]["gold"]["valid"] == summary["checks"]["noop"]["valid"] == 3
     assert summary["valid_rate"] == 1
+
+
+@needs("verifiers", "openai")
+async def test_vf_eval_has_a_model_play_in_the_words_of_the_environment_alone(
+    tmp_path: Path,
+) -> None:
+    task = "maze-easy/test/0"
+    said, rows = expert_episode(task=task, seed=derive_seed(0, task, "env"))
+    assert main(["tasks", "export", "text/maze", str(tmp_path), "--format", "verifiers"]) == 0
+    places = [SOURCE, str(tmp_path / "turngym_text_maze")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "KEY": "x"}
+    environment["PATH"] = f"{Path(PYTHON['verifiers']).parent}{os.pathsep}{os.environ['PATH']}"
+    replies = [stream(chunk(text), chunk("", "stop")) for text in said]
+    async with fake_server(*replies) as upstream:
+        done = await asyncio.to_thread(
+            run, "verifiers", "vf-eval", "turngym_text_maze", "-m", "tiny", "--push", "False",
+            "--env.taskset.count", "1", "--env.player.runtime.type", "subprocess",
+            "--client.base-url", upstream.url, "--client.api-key-var", "KEY", "-o", "out",
+            env=environment, cwd=tmp_path,
+        )  # fmt: skip
+    assert "reward 1.00" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
+    last = upstream.bodies[-1]
+    assert not last.get("tools")
+    assert [row["role"] for row in last["messages"]] == ["user", "assistant"] * (len(said) - 1) + [
+        "user"
+    ]
+    assert [row["content"] for row in last["messages"][2::2]] == [row[0] for row in rows[1:-1]]
 
 
 # Inspect.

@@ -160,7 +160,7 @@ async def test_stream_and_whole_answer_are_one_and_the_next_turn_reads_no_token_
             "completions",
             {"model": "tiny", "prompt": "x" * 4_000_000},
             400,
-            "the prompt has 4000000 characters, and this model's context length is 256",
+            "maximum context length is 256 tokens, and the prompt has 4000000 characters",
         ),
         (
             "chat/completions",
@@ -174,6 +174,15 @@ async def test_stream_and_whole_answer_are_one_and_the_next_turn_reads_no_token_
         *(
             (
                 "chat/completions",
+                {"model": "tiny", "messages": [{"role": "user"}], "tools": [tool]},
+                400,
+                f"tools.0: wanted a function with a name, got type {tool.get('type')!r}",
+            )
+            for tool in ({"type": "custom", "custom": {"name": "sh"}}, {"function": {}})
+        ),
+        *(
+            (
+                "chat/completions",
                 {"model": "tiny", "messages": [{"role": "user", "content": "x"}], name: value},
                 400,
                 f"{name}: ",
@@ -182,6 +191,8 @@ async def test_stream_and_whole_answer_are_one_and_the_next_turn_reads_no_token_
                 "tool_choice": "required",
                 "stop_token_ids": [3],
                 "top_logprobs": 5,
+                "modalities": ["text", "audio"],
+                "web_search_options": {},
                 "guided_json": {"type": "object"},
                 "structured_outputs": {"regex": "a"},
                 "chat_template_kwargs": {"enable_thinking": False},
@@ -205,7 +216,13 @@ async def test_bad_request_is_one_line(path: str, body: Any, status: int, line: 
 async def test_fields_that_change_nothing_pass() -> None:
     import openai
 
-    unchanging: Any = {"top_k": -1, "repetition_penalty": 1.0, "min_p": 0.0, "user_note": "a"}
+    unchanging: Any = {
+        "stream": None,
+        "top_k": -1,
+        "repetition_penalty": 1.0,
+        "min_p": 0.0,
+        "user_note": "a",
+    }
     async with (
         served() as (url, _),
         openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0, timeout=900) as client,

@@ -27,6 +27,7 @@ from turngym.agents.engine.models import build_tiny_model
 from turngym.agents.engine.protocol import Sampling, vision_of
 from turngym.agents.engine.small_tokenizer import train_tokenizer
 from turngym.agents.rendering import Renderer
+from turngym.agents.serving.http import serving
 from turngym.agents.templates import rendered
 from turngym.agents.tool_calls import action_text, called_row, result_row, with_tools
 from turngym.config import load_config
@@ -35,6 +36,7 @@ from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError, EnvironmentFault, Interrupted
 from turngym.pictures import data_url
 from turngym.rollouts.episode import EpisodeSpec, rollout
+from turngym.rollouts.gateway.asking import ProgramSide, program_app
 from turngym.rollouts.gateway.program import ProgramEnv
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
@@ -498,7 +500,8 @@ async def test_what_cannot_be_started_and_what_is_refused_is_one_line(
         await wrong.close()
     env = program("""
 found = [post("/act", {"action": "x"}), post("/end", {"score": 2}), post("/end", {"score": "1"}),
-         ask([row("a")], n=2), ask([row("a")], response_format={"type": "json_object"})]
+         ask([row("a")], n=2), ask([row("a")], response_format={"type": "json_object"}),
+         ask([row("a")], logprobs=True)]
 ask([row(one["error"]["message"]) for one in found])
 """)
     observation, _ = await env.reset(seed=0)
@@ -508,8 +511,33 @@ ask([row(one["error"]["message"]) for one in found])
         "score: Input should be a valid number",
         "n: Input should be less than or equal to 1",
         "response_format: this server cannot do that; leave it out",
+        "logprobs: they are of the policy's own; leave it out",
     ]
     await env.close()
+
+
+async def test_a_question_that_its_program_no_longer_waits_for_is_not_answered() -> None:
+    openai: Any = pytest.importorskip("openai")
+    side = ProgramSide(None, {})
+    async with serving(program_app(lambda: side)) as url:
+        base = f"{url}/episodes/{side.key}/v1"
+        client = openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0)
+
+        async def ask(text: str, **how: Any) -> Any:
+            rows: Any = [{"role": "user", "content": text}]
+            return await client.chat.completions.create(model="any", messages=rows, **how)
+
+        with pytest.raises(openai.APITimeoutError):
+            await ask("one", timeout=0.5)
+        asking = asyncio.create_task(ask("two", timeout=900))
+        while side.questions.qsize() < 2:
+            await asyncio.sleep(0.01)
+        asked = await side.next_question()
+        assert [message.content for message in asked.messages] == ["two"]
+        side.shown(asked)
+        side.answer("2")
+        assert (await asking).choices[0].message.content == "2"
+        await client.close()
 
 
 async def test_a_program_that_asks_on_when_all_is_over_is_ended(program: Any) -> None:

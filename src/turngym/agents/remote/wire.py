@@ -109,6 +109,13 @@ def cached_of(answer: Mapping[str, Any]) -> float:
     return _count(found or rows.get(_OF_CACHE[0]))
 
 
+def reasoning_tokens_of(answer: Mapping[str, Any]) -> float:
+    """Return how many of the sampled tokens are thoughts, 0 where the server does not say."""
+    rows = _mapping(answer.get("usage"))
+    details = _mapping(rows.get("completion_tokens_details") or rows.get("output_tokens_details"))
+    return _count(details.get("reasoning_tokens"))
+
+
 def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the first of the answer's choices, empty when there is none."""
     choices = answer.get("choices")

@@ -287,7 +287,7 @@ def guarded_app(
     failed: Mapping[type[Exception], Failed] | None = None,
     lifespan: Any = None,
 ) -> Starlette:
-    """Return the ASGI application of a server.
+    """Return the ASGI application of a server, which refuses other requests with what there is.
 
     Args:
         routes: Method, path and what answers; a ``BadRequest`` of it is answered as such.
@@ -308,8 +308,15 @@ def guarded_app(
         assert isinstance(error, BadRequest)
         return error_response(error)
 
+    def not_served(request: Request, error: Any) -> Response:
+        message = f"{request.method} {request.url.path} is not served here; what is: {served}"
+        return error_response(BadRequest(message, status=error.status_code))
+
     own = [Route(path, answer, methods=[method]) for method, path, answer in routes]
-    handlers: dict[Any, Failed] = {BadRequest: refused, **(failed or {})}  # or a status, as key
+    rows = (f"{method} {path.removeprefix('/episodes/{episode}')}" for method, path, _ in routes)
+    served = ", ".join(dict.fromkeys(rows))
+    handlers: dict[Any, Failed] = {404: not_served, 405: not_served, BadRequest: refused}
+    handlers.update(failed or {})
     return Starlette(
         routes=[*own, *others],
         lifespan=lifespan,

@@ -183,11 +183,7 @@ class PolicyServer:
         messages: Sequence[Message] | None,
     ) -> Response | EventStream:
         if len(prompt) >= self._engine.context:
-            raise BadRequest(
-                f"the prompt has {len(prompt)} tokens, and this model's context length is "
-                f"{self._engine.context}",
-                code="context_length_exceeded",
-            )
+            raise self._too_long(f"{len(prompt)} tokens")
         call = _Call(self, asked, prompt, messages)
         if asked.stream:
             return EventStream(call.stream())
@@ -198,11 +194,12 @@ class PolicyServer:
     def _check_length(self, characters: int) -> None:
         """Refuse what no tokens of the context can hold, before it is encoded: that takes long."""
         if characters > self._most_chars:
-            raise BadRequest(
-                f"the prompt has {characters} characters, and this model's context length is "
-                f"{self._engine.context} tokens",
-                code="context_length_exceeded",
-            )
+            raise self._too_long(f"{characters} characters")
+
+    def _too_long(self, size: str) -> BadRequest:
+        # OpenAI's words: clients that make room look for them, some for the code.
+        limit = f"this model's maximum context length is {self._engine.context} tokens"
+        return BadRequest(f"{limit}, and the prompt has {size}", code="context_length_exceeded")
 
     def _check_key(self, request: Request) -> None:
         sent = request.headers.get("authorization", "").removeprefix("Bearer ")

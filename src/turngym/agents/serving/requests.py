@@ -44,6 +44,7 @@ _UNCHANGING: Mapping[str, tuple[Any, ...]] = {
     "logits_processors": ([],),
     "min_p": (0,),
     "min_tokens": (0,),
+    "modalities": (["text"],),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
@@ -54,6 +55,7 @@ _UNCHANGING: Mapping[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
+    "web_search_options": (),
 }
 """What OpenAI and vLLM do and we do not, with the values that ask for nothing."""
 
@@ -72,7 +74,7 @@ class SamplingRequest(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
     stop: str | list[str] | None = None
     seed: int | None = None
-    stream: bool = False
+    stream: bool | None = False
     stream_options: dict[str, Any] | None = None
     n: int | None = Field(default=1, ge=1, le=1)
     """One answer a request; ask again for more."""
@@ -123,8 +125,18 @@ class ChatRequest(SamplingRequest):
 
     @property
     def usable_tools(self) -> list[dict[str, Any]]:
-        """The tools that may be called."""
-        return [] if self.tool_choice == "none" else self.tools or []
+        """The tools that may be called.
+
+        Raises:
+            BadRequest: One is no function.
+        """
+        found = [] if self.tool_choice == "none" else self.tools or []
+        for number, tool in enumerate(found):
+            function = tool.get("function")
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+                kind = repr(tool.get("type"))[:40]
+                raise BadRequest(f"tools.{number}: wanted a function with a name, got type {kind}")
+        return found
 
 
 class CompletionRequest(SamplingRequest):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CHARS_PER_TOKEN = 4
 """Of estimates, where nothing says how many tokens a text is."""
-_PASSED_ON = ("model", "max_tokens", "temperature", "top_p", "stream")
+_PASSED_ON = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _STOPS = {"length": "max_tokens", "tool_calls": "tool_use"}
 _NOTE = "x-anthropic-billing-header:"
@@ -51,6 +51,10 @@ def chat_request(body: Mapping[str, Any]) -> Json:
     request["messages"] = rows
     if body.get("stop_sequences"):
         request["stop"] = body["stop_sequences"]
+    form = (body.get("output_config") or {}).get("format") or {}
+    if form.get("type") == "json_schema":
+        schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
+        request["response_format"] = {"type": "json_schema", "json_schema": schema}
     if tools := [*filter(None, map(_tool, body.get("tools") or ()))]:
         request["tools"] = tools
         choice = body.get("tool_choice") or {}

@@ -121,12 +121,10 @@ class Gateway:
                 ("POST", f"{prefix}/v1/messages", self._messages),
                 ("POST", f"{prefix}/v1/messages/count_tokens", anthropic.count_tokens),
             ]
-        tools, others = None, []
+        tools, others = None, list[Any]()
         if self._serves_tools:
-            from starlette.routing import Mount
-
             tools = mcp_app(self._speaker_s, self.call_tool)
-            others = [Mount("/", app=tools)]
+            others = tools.routes
 
         @asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -213,14 +211,14 @@ class Gateway:
                 raise
         return reply.body
 
-    async def _post(self, asked: Json) -> Reply:
-        body = self._upstream(asked)
+    async def _post(self, asked: Json, without: str = "") -> Reply:
+        body = self._upstream(asked, without)
         try:
-            return await self._endpoint.post("/chat/completions", body, check=_check)
+            reply = await self._endpoint.post("/chat/completions", body, check=_check)
         except PolicyFault as fault:
-            if not self._may_do_without(fault, body):
-                raise
-            return await self._post(asked)
+            return await self._post(asked, self._doing_without(fault, body, without))
+        self._note_answer(without)
+        return reply
 
     async def _chat_stream(self, call: Call) -> AsyncGenerator[bytes, None]:
         asked = call.asked
@@ -267,27 +265,32 @@ class Gateway:
         for one in writer.closing(answer):
             yield one
 
-    async def _chunks(self, asked: Json) -> AsyncGenerator[Json, None]:
+    async def _chunks(self, asked: Json, without: str = "") -> AsyncGenerator[Json, None]:
         """Yield the chunks of the upstream answer, without token ids where it knows none."""
-        body = self._upstream(asked)
+        body = self._upstream(asked, without)
         chunks = self._endpoint.stream("/chat/completions", body)
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
+                    self._note_answer(without)
                     yield chunk
         except PolicyFault as fault:
-            if not self._may_do_without(fault, body):
-                raise
-            async with aclosing(self._chunks(asked)) as again:
+            without = self._doing_without(fault, body, without)
+            async with aclosing(self._chunks(asked, without)) as again:
                 async for chunk in again:
                     yield chunk
 
-    def _upstream(self, asked: Json) -> Json:
-        """Return the request as it goes upstream."""
+    def _upstream(self, asked: Json, without: str) -> Json:
+        """Return the request as it goes upstream.
+
+        Args:
+            asked: What the agent asks.
+            without: Why token ids are not asked for this time, if they are not.
+        """
         body = {**asked, "model": self._endpoint.config.model, **self._endpoint.config.extra}
         if self._endpoint.config.url == OWN_URL and "max_tokens" in body:  # new models refuse it
             body["max_completion_tokens"] = body.pop("max_tokens")
-        if self._tokens != "no":
+        if self._tokens != "no" and not without:
             body |= ASK_CHAT_TOKENS
         if not self._takes_thoughts:
             body["messages"] = [without_thoughts(row) for row in asked["messages"]]
@@ -295,22 +298,35 @@ class Gateway:
             body["stream_options"] = {**(asked.get("stream_options") or {}), "include_usage": True}
         return body
 
-    def _may_do_without(self, fault: PolicyFault, body: Json) -> bool:
-        """Leave out thoughts, or the question for token ids, when upstream refuses them."""
+    def _doing_without(self, fault: PolicyFault, body: Json, without: str) -> str:
+        """Return why the next try asks for no token ids, if they are what upstream refuses.
+
+        Of thoughts that it refuses all later requests have none.
+
+        Raises:
+            PolicyFault: Neither is refused, or token ids were not asked for.
+        """
         text = str(fault)
         if refuses_thoughts(text, body["messages"]):
             if self._takes_thoughts:  # no other call has found out meanwhile
                 logger.warning(NO_THOUGHTS, text)
             self._takes_thoughts = False
-            return True
+            return without
         refused = "refused (400)" in text or "refused (422)" in text
-        if self._tokens != "auto" or not refused:
-            return False
-        if "return_token_ids" not in text and "logprobs" not in text:
-            return False
-        logger.warning("upstream gives no token ids; episodes are recorded without (%s)", text)
-        self._tokens = "no"
-        return True
+        names = "return_token_ids" in body and ("return_token_ids" in text or "logprobs" in text)
+        if without or self._tokens == "yes" or not (refused and names):
+            raise fault
+        return text
+
+    def _note_answer(self, without: str) -> None:
+        """Ask no more for token ids where an answer comes without.
+
+        What was refused may have been the agent's own question.
+        """
+        if without and self._tokens == "auto":
+            note = "upstream gives no token ids; episodes are recorded without (%s)"
+            logger.warning(note, without)
+            self._tokens = "no"
 
     async def call_tool(self, episode: Episode, name: str, arguments: Json) -> ToolAnswer:
         """Carry out a tool call with ``arguments`` in a hosted environment; record what it earned.
@@ -449,7 +465,9 @@ def _wants_usage(asked: Json) -> bool:
 
 
 def _too_long(request: Request, error: Exception) -> Response:
-    return error_response(BadRequest(str(error), code="context_length_exceeded"))
+    # Anthropic has no code for it: its clients make room where they read these words.
+    note = "prompt is too long: " if request.url.path.endswith("/messages") else ""
+    return error_response(BadRequest(f"{note}{error}", code="context_length_exceeded"))
 
 
 def _failed(request: Request, error: Exception) -> Response:

@@ -34,6 +34,7 @@ from turngym.agents.serving.http import (
     guarded_app,
     json_object,
     json_response,
+    while_connected,
 )
 from turngym.agents.serving.requests import ChatRequest, checked, messages_of, parse
 from turngym.environments.core.env import Outcome
@@ -159,6 +160,9 @@ class ProgramSide:
             BadRequest: It asks for what no model here does, or the episode is over.
         """
         request.sampling(1)  # refuses what would change the answer
+        for name in ("logprobs", "return_token_ids"):
+            if getattr(request, name):
+                raise BadRequest(f"{name}: they are of the policy's own; leave it out")
         tools, images = request.usable_tools, _Images()
         show = images.show if self._shows_pictures else None
         messages, files = images.taken(messages_of(request.messages, show))
@@ -170,9 +174,15 @@ class ProgramSide:
         try:
             return _completion(request.model, messages, await asked.answer)
         except asyncio.CancelledError:
-            if not asked.answer.cancelled():
+            if not self.is_over:  # the program has gone, and with it the question
                 raise
             raise BadRequest(_OVER, status=410) from None
+
+    async def next_question(self) -> Asking:
+        """Return the next question that the program still waits for."""
+        while (asked := await self.questions.get()).answer.done():
+            pass
+        return asked
 
     def said_before(self, response: str | None) -> list[Json]:
         """Return the chat messages up to and with a response, by its id.
@@ -283,19 +293,21 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
 
     async def chat(request: Request) -> Response | EventStream:
         asked = checked(ChatRequest, json_object(await request.body()))
-        answer = await found(request).ask(asked)
+        answer = await while_connected(request, found(request).ask(asked))
         return EventStream(_stream(answer, asked)) if asked.stream else json_response(answer)
 
     async def responses(request: Request) -> Response | EventStream:
         side, body = found(request), json_object(await request.body())
         asked = chat_request(body, side.said_before(body.get("previous_response_id")))
-        answer, writer = await side.ask(checked(ChatRequest, asked)), ResponseWriter(body)
+        asking, writer = side.ask(checked(ChatRequest, asked)), ResponseWriter(body)
+        answer = await while_connected(request, asking)
         side.responses |= writer.kept(asked, answer)
         return _written(body, answer, writer)
 
     async def messages(request: Request) -> Response | EventStream:
         body = json_object(await request.body())
-        answer = await found(request).ask(checked(ChatRequest, anthropic.chat_request(body)))
+        asked = checked(ChatRequest, anthropic.chat_request(body))
+        answer = await while_connected(request, found(request).ask(asked))
         return _written(body, answer, anthropic.MessageWriter(body))
 
     async def act(request: Request) -> Response:
@@ -317,12 +329,10 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
 
 def _app(routes: Sequence[tuple[str, str, Any]], find: Any, call: Any) -> Starlette:
     """Return the application of ``routes``, with MCP where its library is installed."""
-    tools, others = None, []
+    tools, others = None, list[Any]()
     if importlib.util.find_spec("mcp") is not None:
-        from starlette.routing import Mount
-
         tools = mcp_app(find, call)
-        others = [Mount("/", app=tools)]
+        others = tools.routes
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:

@@ -86,7 +86,7 @@ class _Tool(_Body):
     tools: list[dict[str, Any]] | None = None
 
 
-class _Text(_Body):
+class _Form(_Body):
     format: dict[str, Any] | None = None
 
 
@@ -96,7 +96,8 @@ class _Responses(_Asked):
     previous_response_id: str | None = None
     max_output_tokens: int | None = None
     tools: list[_Tool] | None = None
-    text: _Text | None = None
+    text: _Form | None = None
+    reasoning: dict[str, Any] | None = None
 
 
 class _Block(_Part):
@@ -122,6 +123,7 @@ class _Messages(_Asked):
     stop_sequences: list[str] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
+    output_config: _Form | None = None
 
 
 def check_chat(body: Json, pictures: PictureFolder) -> tuple[list[Message], list[int]]:

@@ -272,7 +272,7 @@ class ProgramEnv(AsyncTurnEnv):
         """Return the next question, or the end."""
         running = self._running
         assert running is not None
-        asking = asyncio.ensure_future(side.questions.get())
+        asking = asyncio.ensure_future(side.next_question())
         both: set[asyncio.Future[Any]] = {asking, running.ended}
         try:
             done, _ = await asyncio.wait(

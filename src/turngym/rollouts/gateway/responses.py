@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from turngym.agents.remote.wire import text_of, thought_in, usage_of
+from turngym.agents.remote.wire import cached_of, reasoning_tokens_of, text_of, thought_in, usage_of
 from turngym.agents.serving.http import BadRequest
 from turngym.rollouts.gateway.bodies import check_responses
 from turngym.rollouts.gateway.chat_rows import (
@@ -26,7 +26,7 @@ from turngym.rollouts.gateway.chat_rows import (
 Json = dict[str, Any]
 
 _PASSED_ON = ("model", "temperature", "top_p", "seed", "stop", "parallel_tool_calls")
-_REFUSED = ("conversation", "background", "prompt")
+_REFUSED = ("conversation", "background", "prompt", "top_logprobs")
 _INPUT_TEXT = ("text", "input_text", "output_text")
 _TEXT_ONLY: Json = {
     "type": "object",
@@ -54,14 +54,17 @@ def chat_request(body: Mapping[str, Any], earlier: Sequence[Json] = ()) -> Json:
     request["messages"] = _messages(body, earlier)
     if body.get("max_output_tokens") is not None:
         request["max_tokens"] = body["max_output_tokens"]
+    choice = _choice(body.get("tool_choice"))
     if tools := _tools_of(body):
         request["tools"] = [{"type": "function", "function": tool.function} for tool in tools]
-        choice = body.get("tool_choice")
-        if isinstance(choice, Mapping):
-            choice = {"type": "function", "function": {"name": _chat_name(choice)}}
         if choice is not None:
             request["tool_choice"] = choice
-    form = (body.get("text") or {}).get("format") or {}
+    if (effort := (body.get("reasoning") or {}).get("effort")) is not None:
+        request["reasoning_effort"] = effort
+    text = body.get("text") or {}
+    if text.get("verbosity") is not None:
+        request["verbosity"] = text["verbosity"]
+    form = text.get("format") or {}
     if form.get("type") == "json_schema":
         schema = {key: form[key] for key in ("name", "schema", "strict") if key in form}
         request["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -73,10 +76,18 @@ def chat_request(body: Mapping[str, Any], earlier: Sequence[Json] = ()) -> Json:
 
 
 def _messages(body: Mapping[str, Any], earlier: Sequence[Json]) -> list[Json]:
+    """Return the conversation, behind the instructions, which are of this request alone."""
+    rows = _conversation(body, earlier)
+    if not body.get("instructions"):
+        return rows
+    found: list[Json] = [{"role": "system", "content": body["instructions"]}]
+    if rows and rows[0]["role"] == "system":
+        add_row(found, "system", rows.pop(0)["content"])
+    return [*found, *rows]
+
+
+def _conversation(body: Mapping[str, Any], earlier: Sequence[Json]) -> list[Json]:
     rows: list[Json] = list(earlier)
-    if body.get("instructions"):
-        rows = [row for row in rows if row["role"] != "system"]
-        rows.insert(0, {"role": "system", "content": body["instructions"]})
     given = body.get("input") or []
     if isinstance(given, str):
         return [*rows, {"role": "user", "content": given}]
@@ -97,7 +108,7 @@ def _messages(body: Mapping[str, Any], earlier: Sequence[Json]) -> list[Json]:
             call = call_row(item.get("call_id"), _chat_name(item), arguments)
             if not rows or rows[-1]["role"] != "assistant":
                 rows.append({"role": "assistant", "content": ""})
-            rows[-1].setdefault("tool_calls", []).append(call)
+            rows[-1] = {**rows[-1], "tool_calls": [*rows[-1].get("tool_calls", ()), call]}
         elif kind in ("function_call_output", "custom_tool_call_output"):
             output = _content(item.get("output"))
             rows.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
@@ -142,6 +153,19 @@ def _chat_name(named: Mapping[str, Any]) -> str:
     return "__".join(filter(None, [named.get("namespace"), named.get("name")]))
 
 
+def _choice(choice: Any) -> Any:
+    """Return a choice of tools as chat completions have it.
+
+    Raises:
+        BadRequest: It is of a tool that only OpenAI has, or of several.
+    """
+    if not isinstance(choice, Mapping):
+        return choice
+    if choice.get("type") not in ("function", "custom"):
+        raise BadRequest(f"tool_choice: the gateway does not know type {choice.get('type')!r}")
+    return {"type": "function", "function": {"name": _chat_name(choice)}}
+
+
 def _tools_of(body: Mapping[str, Any]) -> list[_Tool]:
     """Return the tools that an agent carries out itself; others, of OpenAI's, are left out."""
     found: list[_Tool] = []
@@ -154,6 +178,7 @@ def _tools_of(body: Mapping[str, Any]) -> list[_Tool]:
                 say_left_out(str(one.get("type")))
                 continue
             function = {key: one[key] for key in ("description", "parameters") if key in one}
+            function |= {"strict": True} if one.get("strict") else {}
             if is_custom:
                 function["parameters"] = _TEXT_ONLY
             function["name"] = _chat_name(named)
@@ -194,7 +219,11 @@ class ResponseWriter:
         """
         if self._body.get("store") is False:
             return {}
-        return {self.id: [*asked["messages"], answer_row(answer)]}
+        rows, instructions = list(asked["messages"]), self._body.get("instructions")
+        if instructions:  # which the next request says again, or does not have
+            said = rows.pop(0)["content"].removeprefix(instructions).removeprefix("\n\n")
+            rows = [{"role": "system", "content": said}, *rows] if said else rows
+        return {self.id: [*rows, answer_row(answer)]}
 
     def whole(self, answer: Mapping[str, Any]) -> Json:
         """Return the response for a whole chat answer."""
@@ -341,6 +370,10 @@ class ResponseWriter:
     ) -> Json:
         body = self._body
         read, written = map(int, usage_of({"usage": usage}))
+        cached, thought = (
+            int(cached_of({"usage": usage})),
+            int(reasoning_tokens_of({"usage": usage})),
+        )
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
             "id": self.id,
@@ -361,9 +394,9 @@ class ResponseWriter:
             "metadata": body.get("metadata") or {},
             "usage": {
                 "input_tokens": read,
-                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
                 "output_tokens": written,
-                "output_tokens_details": {"reasoning_tokens": 0},
+                "output_tokens_details": {"reasoning_tokens": thought},
                 "total_tokens": read + written,
             },
         }
