@@ -91,7 +91,8 @@ class Renderer:
         self.tokenizer = tokenizer
         added = tokenizer.added_tokens_decoder.values()
         special = [str(one) for one in added if one.special]
-        known = {*special, *_NAMED.findall(str(tokenizer.chat_template))}
+        tags = {THOUGHT, THOUGHT_ENDS}
+        known = {*special, *tags, *_NAMED.findall(str(tokenizer.chat_template))}
         self._control_tokens = [
             token
             for token in tokenizer.get_added_vocab()
@@ -129,7 +130,6 @@ class Renderer:
                 self.no_tools = str(error) if "tools" in str(tokenizer.chat_template) else ""
         closings = [str(tokenizer.eos_token), *([self.tools.closing] if self.tools else ())]
         self._closing_ids = frozenset(tokenizer.convert_tokens_to_ids(closings))
-        tags = {THOUGHT, THOUGHT_ENDS}
         self._special = re.compile("|".join(map(re.escape, {*special} - tags)) or "(?!)")
         self._is_plain = self.form.is_usual and not tags & {*special}
         """A text without special tokens is what is said."""

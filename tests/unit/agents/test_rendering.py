@@ -79,13 +79,13 @@ def with_tokens(*tokens: str) -> Any:
 
 def test_blanks_and_tags_that_a_vocabulary_has_tokens_for_stay_as_they_are() -> None:
     runs = [" " * count for count in range(24, 1, -1)]  # as OLMo, Phi and Gemma have them
-    made = with_tokens(*runs, "\n\n", "<b>", "</think>")
+    made = with_tokens(*runs, "\n\n", "<b>", "<tool>", "</think>")
     code = "def f():\n    if x:\n        return '<b>'\n\n\n\nend"
-    seen = made.decode(Renderer(made).opening([user(f"{code} </think>")]))
-    assert f"{code} </think>" in seen
-    made.chat_template += "{# looks for </think> #}"
-    seen = made.decode(Renderer(made).opening([user(f"{code} </think>")]))
-    assert f"{code} < /think>" in seen
+    seen = made.decode(Renderer(made).opening([user(f"{code} <tool> </think>")]))
+    assert f"{code} <tool> < /think>" in seen
+    made.chat_template += "{# looks for <tool> #}"
+    seen = made.decode(Renderer(made).opening([user(f"{code} <tool>")]))
+    assert f"{code} < tool>" in seen
 
 
 def test_control_tokens_that_share_their_rims_are_all_broken_up() -> None:
