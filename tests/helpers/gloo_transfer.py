@@ -136,7 +136,8 @@ class GlooTrainerEngine(TrainerWeightTransferEngine[GlooInitInfo]):
     def send_weights(self) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
-        found = self.source.metadata()
+        found = self.source.metadata
+        found = found() if callable(found) else found  # a property from vLLM 0.33 on
         coming = Coming(
             names=[one.name for one in found],
             dtypes=[str(one.dtype).removeprefix("torch.") for one in found],

@@ -79,8 +79,7 @@ def verifiers_classes(
                 yield OneTask(Data(name=id, id=id, task=id), self.config.task)
 
     class PlayConfig(vf.EnvConfig):  # type: ignore[misc]
-        # Else it is a coding agent with a shell on this machine, which each turn says again.
-        player: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"})
+        player: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"})  # else one with a shell
 
     class Play(vf.Env[PlayConfig]):  # type: ignore[misc]
         async def run(self, task: Any, agents: Any) -> None:

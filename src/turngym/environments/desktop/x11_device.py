@@ -83,8 +83,8 @@ def _table(found: dict[tuple[int, int], str]) -> list[str]:
 # The desktop.
 
 
-_WINDOW_S = 15.0
-"""How long an application may take to show a window."""
+_WINDOW_S = 60.0
+"""How long an application that does not end may take to show a window, on a busy machine too."""
 _PING_S = 2.0
 _PING_AGAIN_S = 0.2
 """The same for a window whose owner has just let us wait."""

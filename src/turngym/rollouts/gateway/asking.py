@@ -299,8 +299,8 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
     async def responses(request: Request) -> Response | EventStream:
         side, body = found(request), json_object(await request.body())
         asked = chat_request(body, side.said_before(body.get("previous_response_id")))
-        asking, writer = side.ask(checked(ChatRequest, asked)), ResponseWriter(body)
-        answer = await while_connected(request, asking)
+        answer = await while_connected(request, side.ask(checked(ChatRequest, asked)))
+        writer = ResponseWriter(body)
         side.responses |= writer.kept(asked, answer)
         return _written(body, answer, writer)
 
@@ -317,14 +317,11 @@ def program_app(current: Callable[[], ProgramSide | None]) -> Starlette:
         found(request).end(parse(EndBody, await request.body()))
         return json_response({})
 
-    async def call(side: ProgramSide, name: str, arguments: Json) -> ToolAnswer:
-        return await side.act({"name": name, "arguments": arguments})
-
     return _app([
         ("GET", "v1/models", models), ("GET", "task", task), ("POST", "v1/chat/completions", chat),
         ("POST", "v1/responses", responses), ("POST", "v1/messages", messages), _COUNT,
         ("POST", "act", act), ("POST", "end", end),
-    ], find, call)  # fmt: skip
+    ], find, lambda side, name, given: side.act({"name": name, "arguments": given}))  # fmt: skip
 
 
 def _app(routes: Sequence[tuple[str, str, Any]], find: Any, call: Any) -> Starlette:

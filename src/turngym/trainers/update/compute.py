@@ -35,7 +35,7 @@ NEUTRAL_HEAD = {
     "logits_mup_width_multiplier": 1.0,
 }
 """Settings by which some architectures change logits around the head, and what means no change:
-all that transformers 5.23 has."""
+all that transformers 5.24 has."""
 _KEPT = "_turngym_compute"
 
 
