@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -126,6 +127,16 @@ def forget_what_was_loaded() -> Iterator[None]:
         if id not in before and entry.source is not None:
             del registry._entries[id]
             gymnasium.registry.pop(entry.id, None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Share one browser among all tests of a file."""
+    from turngym.environments.web.browser import BrowserHost
+
+    host = BrowserHost.lease()
+    yield host
+    host.release()
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ import turngym
 from turngym import registry
 from turngym.agents.scripted import ExpertPolicy, RandomPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
-from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.env import MiniWobEnv
 from turngym.environments.web.miniwob.experts import EXPERTS
@@ -47,15 +46,11 @@ SOLVED = sorted(EXPERTS) if IS_FULL else (
     "social-media-some",
 )  # fmt: skip
 
-pytestmark = [pytest.mark.extra("playwright", "miniwob", NEED), pytest.mark.timeout(1200)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def browser():
-    """Share one browser among all tests here."""
-    host = BrowserHost.lease()
-    yield host
-    host.release()
+pytestmark = [
+    pytest.mark.extra("playwright", "miniwob", NEED),
+    pytest.mark.timeout(1200),
+    pytest.mark.usefixtures("browser"),
+]
 
 
 async def play(task: str, policy, *, episodes: int, concurrency: int = 1, **kwargs):

@@ -22,7 +22,6 @@ from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.checks.probes import children_of
 from turngym.environments.web import SITES
-from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.sites.catalogue import PROGRAMS, env_class
 from turngym.environments.web.sites.install import main as install
@@ -71,15 +70,11 @@ INSTALLED = [
     for name, program in PROGRAMS.items()
     if IS_FULL or name != "wiki"  # which needs PHP
 ]
-pytestmark = [pytest.mark.extra("playwright", NEED), pytest.mark.timeout(2400)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def browser():
-    """Share one browser among all tests here."""
-    host = BrowserHost.lease()
-    yield host
-    host.release()
+pytestmark = [
+    pytest.mark.extra("playwright", NEED),
+    pytest.mark.timeout(2400),
+    pytest.mark.usefixtures("browser"),
+]
 
 
 async def finish(env) -> tuple[float, list[str]]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.pages import PagesEnv
 from turngym.errors import TaskFault
 from turngym.tasks.problem import PageProblem, PageWorld
@@ -16,6 +15,7 @@ from turngym.tasks.sets import ListedSet
 pytestmark = [
     pytest.mark.extra("playwright", "$TURNGYM_CHROMIUM|chromium-headless-shell|chromium"),
     pytest.mark.timeout(300),
+    pytest.mark.usefixtures("browser"),
 ]
 
 FORM = """<!doctype html><meta charset=utf-8><title>Form</title>
@@ -69,14 +69,6 @@ class Pages(PageProblem):
 
     def expert(self) -> list[Any]:
         return []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def browser():
-    """Share one browser among all tests here."""
-    host = BrowserHost.lease()
-    yield host
-    host.release()
 
 
 @pytest.fixture

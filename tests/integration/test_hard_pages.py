@@ -8,13 +8,13 @@ import pytest
 
 from helpers.web import HOST, PagesEnv
 from turngym.environments.web.acting import COMMANDS
-from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.egress import Response
 from turngym.environments.web.settings import Settings
 
 pytestmark = [
     pytest.mark.extra("playwright", "$TURNGYM_CHROMIUM|chromium-headless-shell|chromium"),
     pytest.mark.timeout(300),
+    pytest.mark.usefixtures("browser"),
 ]
 
 MODAL = """<input aria-label=Back value=old><select aria-label=Pick><option>a<option>b</select>
@@ -87,14 +87,6 @@ class HardPagesEnv(PagesEnv):
 
     def sites(self):
         return {HOST: lambda path: self._pages.get(path, Response(status=404))}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def browser():
-    """Share one browser among all tests here."""
-    host = BrowserHost.lease()
-    yield host
-    host.release()
 
 
 @pytest.fixture

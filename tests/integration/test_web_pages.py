@@ -18,7 +18,6 @@ from helpers.web import HOST, PagesEnv, kill_browser
 from turngym.environments.checks.probes import children_of
 from turngym.environments.core.actions import Action
 from turngym.environments.web.acting import MAX_TABS, act
-from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.egress import EgressProxy, Server
 from turngym.environments.web.session import MAX_DIALOGS, Prewarming, context_key
 from turngym.environments.web.settings import LOCAL, Settings
@@ -27,15 +26,8 @@ from turngym.errors import EnvironmentFault
 pytestmark = [
     pytest.mark.extra("playwright", "$TURNGYM_CHROMIUM|chromium-headless-shell|chromium"),
     pytest.mark.timeout(1200),
+    pytest.mark.usefixtures("browser"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def browser():
-    """Share one browser among all tests here."""
-    host = BrowserHost.lease()
-    yield host
-    host.release()
 
 
 @pytest.fixture
