@@ -110,6 +110,14 @@ async def test_doing_nothing_half_of_it_or_damage_scores_nothing():
         await env.close()
 
 
+async def reward_of_script(env) -> float:
+    """Do from here on what the expert does; return what that earns."""
+    for step in env.problem.script:
+        made = step(env.view) if callable(step) else step
+        await env.step(env.say(made.name, **made.arguments))
+    return (await env.step("stop"))[1]
+
+
 FOLLOW = "Focus windows when the mouse pointer moves over them"
 
 
@@ -131,10 +139,7 @@ async def test_a_setting_that_was_not_asked_for_costs_the_reward_until_it_is_put
         await env.reset(seed=0)
         for name in names:
             await env.step(env.say("click", mark=find(env.view, name).mark))
-        for step in env.problem.script:
-            made = step(env.view) if callable(step) else step
-            await env.step(env.say(made.name, **made.arguments))
-        assert (await env.step("stop"))[1] == reward
+        assert await reward_of_script(env) == reward
     finally:
         await env.close()
 
@@ -148,10 +153,7 @@ async def test_a_workbook_that_is_saved_unchanged_is_left_as_it_is(typed, reward
         for action in (env.say("type", text=typed), "key enter") if typed else ():
             await env.step(action)
         await env.step("key ctrl+s")
-        for step in env.problem.script:
-            made = step(env.view) if callable(step) else step
-            await env.step(env.say(made.name, **made.arguments))
-        assert (await env.step("stop"))[1] == reward
+        assert await reward_of_script(env) == reward
     finally:
         await env.close()
 

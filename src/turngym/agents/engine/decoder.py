@@ -462,11 +462,11 @@ class ReplayDecoder:
     def _forward(self, inputs: dict[str, Tensor], *, cache: Any) -> Tensor:
         more = {self._cache_name: cache, "use_cache": True, "logits_to_keep": 1}
         output = self._model(**inputs, attention_mask=self._mask, **more)
-        cache = getattr(output, self._cache_name, None)
-        layers = getattr(cache, "layers", ())
+        found = getattr(output, self._cache_name, None)
+        layers = getattr(found, "layers", ())
         # States of a model without any attention do not go on with a mask of all tokens.
         has_keys = not layers or any(hasattr(layer, "keys") for layer in layers)
-        self._cache = cache if has_keys else None
+        self._cache = found if has_keys else None
         logits: Tensor = output.logits[:, -1].float()
         return logits
 

@@ -527,7 +527,7 @@
         if (!isOver) requestAnimationFrame(count);
       };
       requestAnimationFrame(count);
-      // A tab that was opened for a download alone is never drawn; one for a page has that by now.
+      // A tab that was opened for a download alone is never painted; one for a page has that by now.
       const isBlank = () => performance.now() - start > BLANK_MS && location.href === "about:blank" && !(document.body && document.body.firstChild);
       const isStill = () => document.readyState === "complete" && document.fonts.status === "loaded" &&
         (document.hidden || isBlank() || frames >= FRAMES && seen === changed) && performance.now() - Math.max(changed, start) >= quiet;
