@@ -96,6 +96,9 @@ class ReplayedTurn:
 class EpisodeObserver(Protocol):
     """Observer of one episode. May hold it up where it returns an awaitable."""
 
+    stop: StopReason | None
+    """Why the episode ends after the turns that are carried out again; None where it goes on."""
+
     def before_act(self, played: int) -> Awaitable[None] | None:
         """Turn number ``played`` begins."""
 
@@ -103,10 +106,7 @@ class EpisodeObserver(Protocol):
         """The policy acted; ``env.step`` follows."""
 
     def stepped(self, turn: Turn, observation: Any) -> StopReason | None:
-        """The turn is complete; ``observation`` is what it answered.
-
-        Returns a ``truncated_*`` reason to end the episode here.
-        """
+        """The turn got ``observation``. Returns a ``truncated_*`` reason to end here."""
 
 
 async def rollout(
@@ -355,7 +355,8 @@ async def _play(
             _resume(*sessions.at(info), observation, before, number)
             answer = await _carried_out(env, record, _as_policy_turn(before.turn), info)
             observation, info, over = answer.observation, answer.info, answer.is_over
-        while not over:
+        stop = None if watch is None else watch.stop
+        while not (over or stop):
             if watch is not None and (hold := watch.before_act(len(record.turns))) is not None:
                 await hold
             session, informed = sessions.at(info)
@@ -367,10 +368,9 @@ async def _play(
             answer = await _carried_out(env, record, turn, info)
             if watch is not None:
                 stop = watch.stepped(record.turns[-1], observation)
-                if stop is not None and not answer.is_over:
-                    record.stop = stop
-                    break
             observation, info, over = answer.observation, answer.info, answer.is_over
+        if stop and not over:
+            record.stop = stop
         record.is_over = True
         await _finish_session(sessions.learner, record)
     finally:

@@ -30,6 +30,8 @@ SWITCH = EpisodeSpec(env_id="helpers/switch", task=Switch().task("train", 0), **
 class Stopping:
     """Ends an episode after its second turn."""
 
+    stop = None
+
     def before_act(self, played):
         pass
 

@@ -187,8 +187,9 @@
   };
 
   const hintOf = (element) => {
-    const name = element.getAttribute("class") || "";
-    return (element.id ? "#" + squeeze(element.id) : "") || name.split(/\s+/).filter(Boolean).slice(0, 2).map((one) => "." + one).join("");
+    // A form's own properties give way to its fields, so its id may be a field called "id".
+    const name = element.getAttribute("class") || "", id = squeeze(element.getAttribute("id"));
+    return (id && "#" + id) || name.split(/\s+/).filter(Boolean).slice(0, 2).map((one) => "." + one).join("");
   };
 
   const valueOf = (element, role) => {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal
 
 from turngym.agents.policy import PolicyTurn
@@ -182,6 +183,13 @@ class RunningEpisode:
         is_limited = budget.max_turns is not None or budget.max_tokens is not None
         self._allowance = Allowance(budget) if is_limited else None
         self._own = len(job.group.request.prefix)
+        self.stop: StopReason | None = None
+        """Why it ends after the turns that are carried out again, if it does."""
+        if self._allowance is not None:  # it was spent on the turns of an earlier try too
+            own = self.turns[self._own :]
+            tokens = accumulate(turn.num_sampled_tokens for turn in own)
+            for number, (turn, spent) in enumerate(zip(own, tokens, strict=True), 1):
+                self.stop = self._allowance.spend(turn, turns=number, tokens=spent)
         self._committed = 0
         self._act_version = self.start_version
         self._spans: EpisodeSpans | None = None
