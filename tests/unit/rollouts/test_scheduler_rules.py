@@ -5,11 +5,33 @@ from __future__ import annotations
 import pytest
 
 from helpers.scheduling import make_turn, member_of, open_group
-from turngym.rollouts.scheduler.admission import partial_end, trained_turns, turn_version
-from turngym.rollouts.scheduler.config import BudgetConfig, FailureConfig, GroupConfig
-from turngym.rollouts.scheduler.groups import closes, least_members, patience_left
-from turngym.rollouts.scheduler.metrics import FailureBudget, ListSchedule, TooManyFaults
+from turngym.rollouts.scheduler.admission import (
+    make_admission,
+    partial_end,
+    trained_turns,
+    turn_version,
+)
+from turngym.rollouts.scheduler.config import (
+    BudgetConfig,
+    FailureConfig,
+    GroupConfig,
+    SchedulerConfig,
+)
+from turngym.rollouts.scheduler.group_buffer import GroupBuffer
+from turngym.rollouts.scheduler.groups import (
+    UniformSelection,
+    closes,
+    least_members,
+    patience_left,
+)
+from turngym.rollouts.scheduler.metrics import (
+    FailureBudget,
+    ListSchedule,
+    SchedulerMetrics,
+    TooManyFaults,
+)
 from turngym.rollouts.scheduler.running import Allowance
+from turngym.tasks.base import procedural_task
 from turngym.types import StopReason
 
 
@@ -68,6 +90,22 @@ def test_patience_counts_from_the_opening_in_median_episodes() -> None:
     group.finished = [member_of(0)]
     assert patience_left(group, config, [3.0, 5.0, 4.0], now=11.0) == 7.0
     assert patience_left(group, config, [3.0, 5.0, 4.0], now=99.0) == 0.0
+
+
+def test_a_group_of_an_earlier_process_is_given_its_patience_again() -> None:
+    config = SchedulerConfig(group=GroupConfig(quorum=1, patience=2.0))
+    buffer = GroupBuffer(
+        config,
+        make_admission(config),
+        UniformSelection(lambda i: procedural_task("simulated", "train", i), group_size=2),
+        SchedulerMetrics(slots=1, began=50.0),
+        None,
+        version=lambda: 0,
+    )
+    group = open_group(size=2)
+    group.finished, group.waiting = [member_of(0)], {1}
+    buffer.begin_again(group, 50.0)
+    assert patience_left(group, config.group, [4.0], now=51.0) == 7.0
 
 
 def test_a_group_that_lost_members_is_used_as_it_is_or_not_at_all() -> None:

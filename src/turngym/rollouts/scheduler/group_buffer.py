@@ -101,6 +101,7 @@ class GroupBuffer:
         if group.closed:
             self.open[group.index] = group
             return
+        group.opened_at = now  # clocks of two processes have nothing to do with each other
         self.begin(group)
         self._close_if_complete(group, now)
         self._forget_if_done(group)
