@@ -119,7 +119,7 @@ def passages_with(text: str, wanted: str, *, width: int, limit: int) -> list[str
 _BLANKS = re.compile(r"[ \t\r\f\v]+")
 _ANY_BLANKS = re.compile(r"\s+")
 _EMPTY_LINES = re.compile(r"\s*\n\s*\n\s*")
-_SKIPPED_TAGS = frozenset({"script", "style", "template", "noscript", "head", "nav"})
+_SKIPPED_TAGS = frozenset({"script", "style", "template", "noscript", "nav"})
 _BLOCK_TAGS = frozenset((
     "article", "blockquote", "br", "dd", "div", "dl", "dt", "h1", "h2", "h3", "h4", "h5", "h6",
     "hr", "li", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul",
