@@ -2,7 +2,7 @@
 
 A failing engine is a fault of the episode, never a reward of 0: after the retries it raises
 ``EnvironmentFault``. A page that cannot be read is an observation, and so is one on another host
-that does not answer while the engine does.
+that refuses it, or does not answer while the engine does.
 """
 
 from __future__ import annotations
