@@ -314,6 +314,22 @@ def test_a_schema_that_refers_to_a_place_in_the_network_fetches_nothing():
     assert found.reason == "Tool 't': its JSON Schema has no 'http://[::1]:1/x'."
 
 
+def test_schemas_of_older_drafts_and_arguments_of_any_kind_are_understood():
+    parameters = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {
+            "pair": {"type": "array", "items": [{"type": "string"}, {"type": "number"}]},
+            "value": True,
+        },
+    }
+    tools = JsonTools([{"type": "function", "function": {"name": "t", "parameters": parameters}}])
+    assert tools.parse(call("t", pair=["a", 1], value=1.5)) == action("t", pair=["a", 1], value=1.5)
+    found = tools.parse(call("t", pair=[1, "a"]))
+    assert isinstance(found, InvalidAction)
+    assert "is not of type" in found.reason
+
+
 def test_a_wrong_schema_is_the_authors_error():
     broken = {"type": "function", "function": {"name": "t", "parameters": {"type": "wrong"}}}
     with pytest.raises(ConfigError, match="tool 't': bad JSON Schema"):

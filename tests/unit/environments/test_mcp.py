@@ -133,6 +133,61 @@ async def test_tools_of_all_pages_are_offered() -> None:
     await env.close()
 
 
+async def test_what_a_server_says_of_a_call_is_seen_in_whatever_form_it_comes() -> None:
+    from mcp import MCPError
+    from mcp.server import Server
+    from mcp.types import (
+        CONNECTION_CLOSED,
+        INTERNAL_ERROR,
+        INVALID_PARAMS,
+        CallToolResult,
+        EmbeddedResource,
+        ImageContent,
+        ListToolsResult,
+        TextResourceContents,
+        Tool,
+    )
+
+    text = TextResourceContents(uri="repo://a", text="the file")
+    results: list[Any] = [
+        CallToolResult(content=[], structured_content={"found": ["é"]}),
+        CallToolResult(
+            content=[
+                EmbeddedResource(resource=text),
+                ImageContent(data="", mime_type="image/png"),
+            ]
+        ),
+        MCPError(INVALID_PARAMS, "no such table: t"),
+        MCPError(INTERNAL_ERROR, "syntax error"),
+        MCPError(CONNECTION_CLOSED, "gone"),
+    ]
+
+    async def listed(context: Any, params: Any) -> Any:
+        return ListToolsResult(tools=[Tool(name="ask", input_schema={"type": "object"})])
+
+    async def called(context: Any, params: Any) -> Any:
+        result = results.pop(0)
+        if isinstance(result, MCPError):
+            raise result
+        return result
+
+    env = McpEnv(Server("forms", on_list_tools=listed, on_call_tool=called))
+    await env.reset(seed=0, options={"task": TASK})
+    seen = []
+    for _ in range(4):
+        observation, _, _, _, info = await env.step('{"name": "ask", "arguments": {}}')
+        seen.append((observation["text"], info.get("invalid_action")))
+    assert seen == [
+        ('{"found": ["é"]}', None),
+        ("the file\n[image]", None),
+        ("no such table: t",) * 2,
+        ("syntax error",) * 2,
+    ]
+    with pytest.raises(EnvironmentFault, match="gone"):
+        await env.step('{"name": "ask", "arguments": {}}')
+    await env.close()
+
+
 async def test_a_tool_that_never_answers_holds_up_no_close() -> None:
     made, called = server(), asyncio.Event()
 

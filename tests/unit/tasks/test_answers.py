@@ -34,6 +34,9 @@ def test_normal_form(text, normal):
         ("The", ("a",), 0.0),
         ("a.", ("A",), 1.0),
         ("“O’Neil’s – Bar”", ("O'Neil's - Bar",), 1.0),
+        ("Jean\u2011Paul Ôé", ("Jean-Paul O\u0302e\u0301",), 1.0),  # as models write, as files hold
+        ("12\u202f400", ("12,400",), 1.0),
+        ("¿北京。", ("「北京」",), 1.0),
         ("Unanswerable.", ("unknown",), 1.0),
         ("no answer", ("unknown",), 1.0),
     ],

@@ -31,6 +31,9 @@ SCHEMA = '{"type": "object", "required": ["n"], "properties": {"n": {"type": "in
         (Numeric(), "1,2", "12", 0.0),  # elsewhere it is a decimal comma
         (Numeric(), "12,34,567", "1234567", 1.0),
         (Numeric(), "$ 12.50", "12.5", 1.0),
+        (Numeric(), "-$12.50", "-12.5", 1.0),
+        (Numeric(), "12.50 €", "12.5", 1.0),
+        (Numeric(), "\u22125 μm", "-5", 1.0),
         (Numeric(), "not 1200", "1200", 0.0),
         (Numeric(), "It is 1200", "1200", 0.0),
         (Numeric(), "1200 or 1300", "1200", 0.0),

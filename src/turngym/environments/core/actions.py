@@ -283,7 +283,9 @@ class JsonTools:
         properties = self._schemas[name].get("properties", {})
         return {
             key: int(value)
-            if isinstance(value, float) and properties.get(key, {}).get("type") == "integer"
+            if isinstance(value, float)
+            and isinstance(one := properties.get(key), Mapping)  # a schema may be true
+            and one.get("type") == "integer"
             else value
             for key, value in arguments.items()
         }
@@ -292,15 +294,17 @@ class JsonTools:
     def _validators(self) -> dict[str, Any]:
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError
+        from jsonschema.validators import validator_for
         from referencing import Registry
 
         found = {}
         for name, schema in self._schemas.items():
+            validator = validator_for(schema, default=Draft202012Validator)
             try:
-                Draft202012Validator.check_schema(schema)
+                validator.check_schema(schema)
             except SchemaError as error:
                 raise ConfigError(f"tool {name!r}: bad JSON Schema: {error.message}") from error
-            found[name] = Draft202012Validator(schema, registry=Registry())  # which fetches nothing
+            found[name] = validator(schema, registry=Registry())  # which fetches nothing
         return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -49,7 +50,8 @@ class Hit:
 
 def terms(text: str) -> list[str]:
     """Return the words of ``text`` as engines see them: letters and digits, in lower case."""
-    return _TERM.findall(text.lower())
+    lower = text.lower().replace("i\u0307", "i")  # what İ becomes
+    return _TERM.findall(unicodedata.normalize("NFC", lower))
 
 
 def count_words(text: str) -> int:
@@ -83,7 +85,7 @@ def snippet(text: str, query_terms: frozenset[str], max_words: int) -> str:
         return ""
     best, best_count = "", -1
     for sentence in _SENTENCE_END.split(text[:SNIPPET_SOURCE_CHARS]):
-        count = len(query_terms.intersection(_TERM.findall(sentence.lower())))
+        count = len(query_terms.intersection(terms(sentence)))
         if count > best_count and sentence.strip():
             best, best_count = sentence, count
     words = best.split()
@@ -119,7 +121,7 @@ def passages_with(text: str, wanted: str, *, width: int, limit: int) -> list[str
 _BLANKS = re.compile(r"[ \t\r\f\v]+")
 _ANY_BLANKS = re.compile(r"\s+")
 _EMPTY_LINES = re.compile(r"\s*\n\s*\n\s*")
-_SKIPPED_TAGS = frozenset({"script", "style", "template", "noscript", "head", "nav"})
+_SKIPPED_TAGS = frozenset({"script", "style", "template", "noscript", "nav"})
 _BLOCK_TAGS = frozenset((
     "article", "blockquote", "br", "dd", "div", "dl", "dt", "h1", "h2", "h3", "h4", "h5", "h6",
     "hr", "li", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul",

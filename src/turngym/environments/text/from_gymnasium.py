@@ -223,9 +223,10 @@ def _first_action(env: InnerEnv, actions: Sequence[str], name: str) -> int:
     space = env.action_space
     if not isinstance(space, spaces.Discrete):
         raise ConfigError(f"{name}: the action space is {space}, wanted a Discrete one")
-    if len(actions) != space.n or len({_identifier(text) for text in actions}) != space.n:
+    if len(actions) != space.n or len({_identifier(text) for text in actions} - {""}) != space.n:
         raise ConfigError(
-            f"{name}: actions names {len(actions)} actions, wanted {space.n} different names"
+            f"{name}: actions names {len(actions)} actions, wanted {space.n} names that differ in "
+            f"letters or digits, found {', '.join(map(repr, actions))}"
         )
     return int(space.start)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -41,7 +42,8 @@ class McpEnv(AsyncTurnEnv):
     """Tool calls to an MCP server, until the agent answers.
 
     Action: JSON tool calls: the server's tools, and ``answer``.
-    Observation: what the tool says; pictures and other parts are named, not shown.
+    Observation: what the tool says, a resource that is a text too; pictures and other parts are
+        named, not shown.
     Reward: the judge's verdict on the answer, else 0.
     Start: a new connection; the task's instruction, else ``instruction``.
     End: ``answer``, or a limit.
@@ -180,17 +182,35 @@ class _Connection:
                 while (wanted := await self._wanted.get()) is not None:
                     name, arguments, answer = wanted
                     try:
-                        result = await client.call_tool(name, dict(arguments))
+                        call = await self._called(client, name, arguments)
                     except Exception as error:  # noqa: BLE001 - the waiting caller must hear of it
                         if not answer.done():
                             answer.set_exception(_fault(error))
                     else:
                         if not answer.done():
-                            answer.set_result(_call(name, arguments, result))
+                            answer.set_result(call)
                     self._is_free = True
         except Exception as error:  # noqa: BLE001 - the waiting caller must hear of it
             if not tools.done():
                 tools.set_exception(_fault(error))
+
+    async def _called(self, client: Any, name: str, arguments: Mapping[str, Any]) -> McpCall:
+        """Call a tool; an error that the server itself answered with is what the tool said."""
+        from mcp import MCPError
+        from mcp.types import INTERNAL_ERROR, INVALID_PARAMS
+
+        said: dict[str, Any]
+        try:
+            result = await client.call_tool(name, dict(arguments))
+        except MCPError as error:
+            # At an address, an internal error is also what a proxy says of a server that is gone.
+            is_its_own = error.code == INTERNAL_ERROR and not isinstance(self._server, str)
+            if not (is_its_own or error.code == INVALID_PARAMS):
+                raise
+            said = {"text": error.message, "is_error": True}
+        else:
+            said = {"text": _text(result), "is_error": bool(result.is_error)}
+        return McpCall(name=name, arguments=dict(arguments), **said)
 
 
 async def _listed(client: Any) -> AsyncIterator[Any]:
@@ -230,11 +250,9 @@ def _name(tool: Mapping[str, Any]) -> str:
     return str(tool["function"]["name"])
 
 
-def _call(name: str, arguments: Mapping[str, Any], result: Any) -> McpCall:
-    texts = [
-        part.text if getattr(part, "type", "") == "text" else f"[{getattr(part, 'type', 'part')}]"
-        for part in result.content
-    ]
-    return McpCall(
-        name=name, arguments=dict(arguments), text="\n".join(texts), is_error=bool(result.is_error)
-    )
+def _text(result: Any) -> str:
+    """Return texts, those of resources too, and of other parts what they are."""
+    if not result.content and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    parts = [(part, getattr(part, "resource", part)) for part in result.content]
+    return "\n".join(getattr(whole, "text", f"[{part.type}]") for part, whole in parts)

@@ -10,6 +10,7 @@ import json
 import math
 import re
 import string
+import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,8 +30,11 @@ _UNKNOWN_FORMS = frozenset(
     {"unknown", "unanswerable", "not known", "no answer", "cannot be answered", "not answerable"}
 )
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation + "‘’‚“”„«»‹›–—―…")
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
+_MARKS = (
+    "‘’‚‛“”„‟«»‹›ʼ´′″\u2010\u2011‒–—―\u2212…¡¿。、，！？：；「」『』（）《》・\u00ad\u200b\ufeff"
+)
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation + _MARKS)
+_THOUSANDS = re.compile(r"(?<=\d)[,\u00a0\u2009\u202f](?=\d{3}\b)")
 
 
 def normalize_answer(text: str) -> str:
@@ -42,7 +46,7 @@ def normalize_answer(text: str) -> str:
         Rajpurkar et al. 2016, arXiv:1606.05250, evaluation script; thousands and
         “typographic” marks are ours.
     """
-    text = _THOUSANDS.sub("", text.casefold()).translate(_NO_PUNCTUATION)
+    text = _without_marks(_THOUSANDS.sub("", text))
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
@@ -67,14 +71,18 @@ def token_f1(answer: str, references: Sequence[str]) -> float:
 def contains_answer(text: str, answer: str) -> bool:
     """Return True when the words of ``answer`` stand in ``text``, one after the other."""
     needle = normalize_answer(answer)
-    plain = text.casefold().translate(_NO_PUNCTUATION)
+    plain = _without_marks(text)
     if not needle or any(word not in plain for word in needle.split()):
         return False  # most texts, at a fifth of the cost
     return f" {needle} " in f" {normalize_answer(text)} "
 
 
+def _without_marks(text: str) -> str:
+    return unicodedata.normalize("NFC", text.casefold()).translate(_NO_PUNCTUATION)
+
+
 def _canonical(text: str) -> str:
-    normal = normalize_answer(text) or text.casefold().translate(_NO_PUNCTUATION).strip()  # "A"
+    normal = normalize_answer(text) or _without_marks(text).strip()  # "A"
     return UNKNOWN if normal in _UNKNOWN_FORMS else normal
 
 
@@ -94,7 +102,7 @@ def _f1(given: str, wanted: str) -> float:
 _NUMBER = re.compile(
     r"[-+]?(?:(?:\d{1,3}(?:,\d{2,3})*,\d{3}|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?: ?%)?"
 )  # commas between thousands (or lakhs) alone: "1,2" is not 12
-_WITH_UNIT = re.compile(rf"(?:= ?|[$€£¥] ?)?({_NUMBER.pattern}) ?[A-Za-z°µ²³/]{{0,12}}\.?")
+_WITH_UNIT = re.compile(rf"(?:= ?|[$€£¥] ?)?({_NUMBER.pattern}) ?[A-Za-z°µμΩ²³/$€£¥]{{0,12}}\.?")
 """A number and its unit, no sentence: "not 12" holds one number too."""
 _MAX_CHARS = 10_000
 """Of an answer that a pattern or a schema looks at."""
@@ -159,7 +167,9 @@ class Numeric(AnswerScorer):
     relative: float = Field(default=0.0, ge=0)
 
     def compare(self, answer: str, reference: str) -> float:
-        if (found := _WITH_UNIT.fullmatch(answer.strip())) is None:
+        given = re.sub("[\u2010\u2011\u2212]", "-", answer).strip()  # a minus sign is no hyphen
+        given = re.sub(r"^-([$€£¥])", r"\1-", given)
+        if (found := _WITH_UNIT.fullmatch(given)) is None:
             return 0.0
         near = max(self.absolute, self.relative * abs(wanted := _number(reference)))
         return float(abs(_number(found[1]) - wanted) <= near)

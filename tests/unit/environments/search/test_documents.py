@@ -3,6 +3,7 @@ import pytest
 from turngym.environments.search.documents import (
     Document,
     count_words,
+    html_to_text,
     pages,
     passages_with,
     snippet,
@@ -48,3 +49,8 @@ def test_what_is_looked_for_is_no_pattern():
 @pytest.mark.parametrize("links", [None, "ada", 3])
 def test_links_that_are_no_list_are_no_links(links):
     assert Document(id="a", title="a", text="", meta={"links": links}).links == ()
+
+
+def test_a_page_whose_head_is_not_closed_is_read():
+    page = "<!DOCTYPE html><html><head><title>Ada</title><style>p{}</style><body><p>Born here."
+    assert html_to_text(page) == ("Ada", "Born here.")

@@ -25,6 +25,8 @@ WORLD = World(WorldSpec(seed=6, articles=150, paraphrase=True, notes=0.2))
 ABROAD = [
     Document(id="ss", title="Straße", text="Die Straße führt nach Köln."),
     Document(id="end", title="Οδός", text="Η οδός είναι μακριά."),
+    Document(id="star", title="İstanbul", text="Une e\u0301toile."),
+    Document(id="hi", title="हिन्दी", text="हिन्दी भारत की राजभाषा है।"),
 ]
 EXTRAS = [
     pytest.param("sqlite"),
@@ -81,7 +83,18 @@ def test_an_article_is_found_by_its_title(backend: SearchBackend):
     assert sum(found) >= 36
 
 
-@pytest.mark.parametrize(("query", "id"), [("Straße", "ss"), ("KÖLN", "ss"), ("οδός", "end")])
+@pytest.mark.parametrize(
+    ("query", "id"),
+    [
+        ("Straße", "ss"),
+        ("KÖLN", "ss"),
+        ("οδός", "end"),
+        ("İstanbul", "star"),
+        ("étoile", "star"),
+        ("e\u0301toile", "star"),
+        ("हिन्दी", "hi"),
+    ],
+)
 def test_a_word_is_found_as_it_is_written(backend, query, id):
     if backend.name != "dense":  # the encoder of these tests knows a to z
         assert backend.search(query, 3)[0].id == id
@@ -152,7 +165,7 @@ def test_ranks_are_joined_by_their_reciprocals():
 
 def test_vectors_that_do_not_fit_are_refused(folder, tmp_path):
     np.save(tmp_path / "v.npy", np.zeros((3, 4), np.float32))
-    with pytest.raises(ConfigError, match=r"shape \(3, 4\) does not fit 152 documents"):
+    with pytest.raises(ConfigError, match=r"shape \(3, 4\) does not fit 154 documents"):
         DenseBackend(folder / "documents.sqlite", tmp_path / "v.npy", letters)
 
 

@@ -29,6 +29,7 @@ PAGES = {
     "/page/ada": ("text/html; charset=utf-8", b"<title>Ada</title><p>Born in Ormouth."),
     "/page/ormouth": ("text/plain", b"Ormouth is the Port."),
     "/page/photo": ("image/png", b"\x89PNG\x00"),
+    "/page/moscow": ("text/html", "<meta charset='windows-1251'><p>Москва".encode("cp1251")),
     "/page/json": ("application/json", b'{"data": {"body": "the text"}}'),
     "/page/broken": ("application/json", b"{"),
     "/page/big": ("text/plain", b"word " * 2_000_000),
@@ -139,6 +140,10 @@ def test_pages_are_read_as_text(engine, make):
     assert len(backend.get(f"{engine.base}/page/big").text) < 5_000_000
 
 
+def test_a_page_may_say_its_encoding_itself(engine, make):
+    assert make().get(f"{engine.base}/page/moscow").text == "Москва"
+
+
 @pytest.mark.parametrize("name", ["photo", "broken", "none"])
 def test_what_cannot_be_read_is_none(engine, make, name):
     assert make().get(f"{engine.base}/page/{name}") is None
@@ -147,6 +152,7 @@ def test_what_cannot_be_read_is_none(engine, make, name):
 def test_only_web_pages_are_opened(make):
     assert make().get("file:///etc/hostname") is None
     assert make().get("javascript:1") is None
+    assert make().get("http://[broken") is None
 
 
 def test_any_other_engine(engine, make, monkeypatch):
@@ -169,7 +175,7 @@ def test_any_other_engine(engine, make, monkeypatch):
     assert (hit.id, hit.title, hit.text) == ("7", "T", "S")
     assert engine.seen[0] == (
         "/v1/find",
-        {"question": "x", "limit": "3", "lang": "en"},
+        {"question": "x", "limit": 3, "lang": "en"},
         "Bearer s3cret",
     )
     assert backend.get("json").text == "the text"
@@ -291,6 +297,20 @@ def test_a_dead_host_is_gone_and_a_dead_network_is_a_fault(engine, make, tmp_pat
     with pytest.raises(EnvironmentFault, match=r"search engine http://127.0.0.1:11: .*after 1 tr"):
         backend.get(page)
     backend.close()
+
+
+@pytest.mark.parametrize("status", [400, 406, 520, 999])
+def test_a_host_that_refuses_a_page_is_no_fault(engine, make, tmp_path, status):
+    file, page = tmp_path / "a.jsonl", f"http://localhost:{engine.server_port}/page/ada"
+    engine.plan.append((status, "text/html", b"go away"))
+    assert make(cassette=Cassette(file)).get(page) is None
+    assert make(cassette=Cassette(file, "replay")).get(page) is None
+
+
+def test_a_recording_may_hold_any_line_break(tmp_path):
+    file, answer = tmp_path / "a.jsonl", Answer(status=200, content_type="", body="a\u2028b\x85c")
+    Cassette(file).keep({"url": "u"}, answer)
+    assert Cassette(file, "replay").find({"url": "u"}) == answer
 
 
 @pytest.mark.parametrize(

@@ -182,9 +182,11 @@ def test_ids_of_gymnasium_work_with_a_readable_default():
     assert env.find_task(info["task_id"]) == env.current_task
 
 
-@pytest.mark.parametrize("actions", [("left",), ("a", "b", "c"), ("same", "same")])
+@pytest.mark.parametrize(
+    "actions", [("left",), ("a", "b", "c"), ("same", "same"), ("+1", "-1"), ("+", "go")]
+)
 def test_wrong_names_are_refused(actions):
-    with pytest.raises(ConfigError, match="wanted 2 different names"):
+    with pytest.raises(ConfigError, match="wanted 2 names that differ in letters or digits, found"):
         from_gymnasium(Corridor, actions=actions)
 
 

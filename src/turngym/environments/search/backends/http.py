@@ -2,7 +2,7 @@
 
 A failing engine is a fault of the episode, never a reward of 0: after the retries it raises
 ``EnvironmentFault``. A page that cannot be read is an observation, and so is one on another host
-that does not answer while the engine does.
+that refuses it, or does not answer while the engine does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -89,7 +90,7 @@ class Cassette:
                 file.write(line.encode(errors="replace") + b"\n")
 
     def _read(self) -> None:
-        for number, line in enumerate(self._path.read_text("utf-8").splitlines(), start=1):
+        for number, line in enumerate(self._path.read_text("utf-8").split("\n"), start=1):
             if not line.strip():
                 continue
             try:
@@ -112,6 +113,9 @@ _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _OK = 200
 _GONE = 410
 _NOT_FOUND = frozenset({401, 403, 404, _GONE, 415, 451})
+_CHARSET = re.compile(rb"<meta\b[^>]*\bcharset\s*=\s*[\"']?([\w-]+)", re.IGNORECASE)
+_HEAD_BYTES = 1024
+"""In which a page says its encoding, where its server does not."""
 _TEXT_TYPES = ("text/", "application/json", "application/xhtml", "application/xml")
 
 
@@ -207,7 +211,11 @@ class HttpBackend:
             hit = self._known.get(doc_id)
             return None if hit is None else Document(id=hit.id, title=hit.title, text=hit.text)
         url = self._api.document.format(id=doc_id, quoted_id=quote(doc_id, safe=""))
-        if urlsplit(url).scheme not in ("http", "https"):
+        try:
+            is_page = urlsplit(url).scheme in ("http", "https")
+        except ValueError:  # "http://[" is none
+            is_page = False
+        if not is_page:
             return None
         answer = self._ask({"method": "GET", "url": url})
         if answer.status in _NOT_FOUND:
@@ -223,7 +231,8 @@ class HttpBackend:
 
     def _search(self, query: str, k: int) -> list[Hit]:
         api = self._api
-        values = {**api.fixed, api.query: query, **({api.k: str(k)} if api.k else {})}
+        number = {api.k: k if api.method == "POST" else str(k)} if api.k else {}
+        values = {**api.fixed, api.query: query, **number}
         url = self._url + api.path
         request = {"method": api.method, "url": url, "values": json.dumps(values, sort_keys=True)}
         answer = self._ask(request)
@@ -280,10 +289,13 @@ class HttpBackend:
         known = None if self._cassette is None else self._cassette.find(request)
         if known is not None:
             return known
+        is_engine = self._is_engine(request["url"])
         try:
             answer = self._try(request)
+            if answer.status not in _NOT_FOUND and not is_engine:
+                self._must_be_ok(answer, request["url"])
         except EnvironmentFault as error:
-            if self._is_engine(request["url"]):
+            if is_engine:
                 raise
             self._try({"method": "GET", "url": self._url})  # raises where it is the network
             answer = Answer(status=_GONE, content_type="", body=str(error))
@@ -333,10 +345,12 @@ class HttpBackend:
                 if len(data) > _MAX_BODY_BYTES:
                     break
             encoding = response.encoding or "utf-8"
+            if response.charset_encoding is None and (own := _CHARSET.search(data[:_HEAD_BYTES])):
+                encoding = own[1].decode()
             answer = Answer(
                 status=response.status_code,
                 content_type=response.headers.get("content-type", "").lower(),
-                body=data.decode(encoding, errors="replace"),
+                body=_decoded(data, encoding),
             )
             return answer, _seconds(response.headers.get("retry-after", ""))
 
@@ -348,6 +362,13 @@ class HttpBackend:
                 )
             client: httpx.Client = self._client
             return client
+
+
+def _decoded(data: bytes, encoding: str) -> str:
+    try:
+        return data.decode(encoding, errors="replace")
+    except (LookupError, UnicodeError):  # there is no such encoding
+        return data.decode(errors="replace")
 
 
 def _at(value: Any, path: str) -> Any:

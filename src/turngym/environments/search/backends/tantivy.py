@@ -60,8 +60,7 @@ def build(database: Path, folder: Path) -> None:
     index = tantivy.Index(schema.build(), path=str(folder))
     writer = index.writer(_WRITER_BYTES, 1)
     for number, document in documents_of(database):
-        writer.add_document(
-            tantivy.Document(number=number, title=document.title, text=document.text)
-        )
+        title, text = (" ".join(terms(one)) for one in (document.title, document.text))
+        writer.add_document(tantivy.Document(number=number, title=title, text=text))
     writer.commit()
     writer.wait_merging_threads()
