@@ -240,7 +240,8 @@ def _read_folder(folder: Path) -> dict[str, bytes]:
 
 def _walk(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.iterdir()):
-        if entry.is_symlink() or entry.name in _DROPPED or entry.name.endswith(".egg-info"):
+        is_dropped = entry.name in _DROPPED and not (entry / "__init__.py").is_file()
+        if entry.is_symlink() or is_dropped or entry.name.endswith(".egg-info"):
             continue
         if entry.is_dir():
             yield from _walk(entry)
