@@ -394,10 +394,12 @@ def _derived(function: Function, name: str) -> set[str]:
 
 
 def _parameter_names(node: ast.expr) -> ast.expr | None:
-    """Return the names of a parametrized test as what they would be in a loop."""
+    """Return the names of a parametrized test as what they would be in a loop, if they are any."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError):
+        return None
+    if not isinstance(value, str | list | tuple):  # of a decorator that does something else
         return None
     names = [one.strip() for one in value.split(",")] if isinstance(value, str) else list(value)
     if isinstance(value, str) and len(names) == 1:

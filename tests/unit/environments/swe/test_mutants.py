@@ -171,3 +171,9 @@ def test_places_are_found_behind_letters_of_more_than_one_byte():
             values.add(replaced(text, [(mutant.place, new)]))
     assert all('f("äöü€")' in one and one.endswith("  # 😀\n") for one in values)
     assert len(values) == 2
+
+
+def test_a_decorator_that_takes_no_names_of_parameters_hides_no_mutants():
+    text = "@retried(3, 'times')\ndef test(wanted):\n    assert price() == wanted\n"
+    [unit] = units("tests/test_shop.py", text)
+    assert unit.mutants
