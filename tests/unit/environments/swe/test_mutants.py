@@ -180,8 +180,8 @@ def test_a_decorator_that_takes_no_names_of_parameters_hides_no_mutants():
 
 
 def test_a_mutant_takes_as_many_lines_as_what_it_replaces():
-    text = "def test():\n    with raises(\n        OSError\n        if x\n        else IOError\n    ):\n"
-    text += "        f()\n    assert f() == [\n    ]\n    assert not (\n        g()\n    )\n"
+    text = "def test():\n    with raises(\n        OSError\n        if x\n        else IOError\n"
+    text += "    ):\n        f()\n    assert f() == [\n    ]\n    assert not (\n        g()\n    )"
     source = Source(text)
     [unit] = units("tests/test_shop.py", text)
     for mutant in unit.mutants:
