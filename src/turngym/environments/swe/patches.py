@@ -34,8 +34,9 @@ def collect_patch(changed: Delta, base: Mapping[str, bytes], layout: Layout) -> 
     """Return the patch of a submission, which makes ``changed`` of ``base``.
 
     Tests and what Python or pytest load by themselves are left out, binary files too, and what is
-    larger than ``MAX_FILE_BYTES``, or ``MAX_PATCH_BYTES`` in all. Of a folder that is gone, or was
-    replaced, ``changed`` has the folder alone, and what is there now.
+    larger than ``MAX_FILE_BYTES``, or ``MAX_PATCH_BYTES`` in all; files of git are no part of it.
+    Of a folder that is gone, or was replaced, ``changed`` has the folder alone, and what is there
+    now.
     """
     hidden = [
         path for path in base if any(str(one) in changed for one in PurePosixPath(path).parents)
@@ -44,8 +45,10 @@ def collect_patch(changed: Delta, base: Mapping[str, bytes], layout: Layout) -> 
     files: dict[str, bytes | None] = {}
     left_out: list[str] = []
     total = 0
-    for path, data in sorted(changed.items()):
-        if data == base.get(path):
+    # Code first: what else an agent leaves behind may take all the room.
+    for path in sorted(changed, key=lambda one: (not layout.is_code(one), one)):
+        data = changed[path]
+        if data == base.get(path) or path.startswith(".git/"):
             continue
         reason = ""
         if layout.is_protected(path):

@@ -132,6 +132,15 @@ def test_tests_configuration_binaries_and_giants_are_left_out_by_name():
     assert "larger than" in told
 
 
+def test_what_git_or_a_virtual_environment_leaves_behind_costs_no_code_its_place():
+    left = {f".env/{n}.py": b"x" * MAX_FILE_BYTES for n in range(9)}
+    changed = {".git/objects/ab/cd": b"x", ".git/index": b"\0", "src/shop/b.py": b"x = 2\n", **left}
+    patch = collect_patch(changed, BASE, LAYOUT)
+    assert patch.files["src/shop/b.py"] == b"x = 2\n"
+    assert not any(".git/" in one for one in (*patch.files, *patch.left_out))
+    assert len(patch.left_out) == 2
+
+
 def test_a_folder_that_is_gone_or_replaced_takes_its_files_along():
     changed = {"src/shop": None, "src/shop/a.py": b"kept\n", "tests": b"a file\n"}
     patch = collect_patch(changed, BASE, LAYOUT)
