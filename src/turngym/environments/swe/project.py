@@ -182,8 +182,8 @@ def find_layout(files: Iterable[str], where: str = "project") -> Layout:
             packages.append(path)
     skipped = {"docs", "doc", "examples", "benchmarks", "scripts", "tools", "misc", "bench"}
     packages = [one for one in dict.fromkeys(packages) if PurePosixPath(one).name not in skipped]
-    inner = [path for path in paths if path.startswith(prefix) and not _is_under(path, tests)]
-    for path in inner if not packages else ():  # packages in folders that are none
+    others = [path for path in paths if path.startswith(prefix) and not _is_under(path, tests)]
+    for path in others if not packages else ():  # packages in folders that are none
         folder, _, name = path.rpartition("/")
         if name == "__init__.py" and folder.split("/")[0] not in skipped:
             packages += [] if _is_under(folder, packages) else [folder]
