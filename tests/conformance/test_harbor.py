@@ -167,11 +167,12 @@ fi
 END
 RUN printf 'a\n\
   b' > joined; if true; then apt-get update; fi
+RUN echo {1,2} "a\nb" > usual_shell
 SHELL ["/bin/bash", "-e", "-c"]
 RUN echo {1,2} > shell
 """
 SEEN = r"""#!/bin/bash
-{ cat texts/A texts/B script yes joined; echo; cat shell; stat -c %a texts/A
+{ cat texts/A texts/B script yes joined; echo; cat usual_shell shell; stat -c %a texts/A
 echo "$TEXT $PLAIN $MORE ${ROOT:-none}"; ls one; command -v tool; } > seen
 """
 WANTED = r"""at /app
@@ -179,6 +180,8 @@ at $ROOT
 a; pip install no-such  'yes
 a
   b
+{1,2} a
+b
 1 2
 600
 a b $ROOT $x none

@@ -188,3 +188,29 @@ async def test_a_file_in_place_of_a_folder_or_the_reverse_is_a_patch_and_no_faul
         assert f"deleted file mode 100644\n--- a/{path}" in info["patch"]
     finally:
         await env.close()
+
+
+MIXED = "```edit d/mixed\nb\nc\n=======\nB\nC\n```"
+
+
+async def test_tools_take_files_of_any_encoding_and_length_and_say_what_they_leave_out():
+    env = TerminalEnv(kind="sum_column")
+
+    async def said(action: str) -> str:
+        return str((await env.step(action))[0]["text"])
+
+    try:
+        await env.reset(seed=0)
+        await said(r"bash mkdir d; printf 'eel \xe9\n' > d/latin; printf 'a\r\nb\nc\n' > d/mixed")
+        await said(r"bash for n in 1 2 3; do printf 'eel%0200000d\n' 7 > d/$n; done")
+        found = [line[:9] for line in (await said("search eel")).split("\n")]
+        assert found[:4] == ["d/1:1:eel", "d/2:1:eel", "d/3:1:eel", "d/latin:1"]
+        await said("bash seq 1000 | sed s/^/eel/ > d/0")
+        assert "\n[954 more]\n" in await said("search eel")
+        assert "2 B\n3 C" in await said(MIXED)
+        # A hundred thousand lines, of whose six bytes each the sandbox hands on 256 KB in all.
+        gone = 600_000 - (1 << 18)
+        numbers = await said("bash seq 100000 199999 | cut -c2-")
+        assert f" characters and {gone} bytes more left out " in numbers
+    finally:
+        await env.close()

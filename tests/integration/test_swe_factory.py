@@ -11,6 +11,7 @@ from helpers.workspaces import shared_host
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.factory import Demands, Factory
 from turngym.environments.swe.project import Project, find_layout
+from turngym.environments.swe.test_runner import project_runner
 from turngym.errors import ConfigError
 
 pytestmark = [pytest.mark.extra("bwrap"), pytest.mark.timeout(1200)]
@@ -180,6 +181,16 @@ async def test_warnings_about_settings_of_missing_plugins_stop_no_tests(tmp_path
     files = {**project().files, "pytest.ini": settings}
     strict = Factory(replace(project(), files=files), tmp_path, demands=Demands(max_failing=0.9))
     assert len((await strict.make(1)).tasks) == 1
+
+
+async def test_a_long_report_of_very_many_tests_is_read(host):
+    tests = (
+        "import pytest\n\n@pytest.mark.parametrize('n', range(8), ids=lambda n: str(n) * 200_000)"
+    )
+    runner = await project_runner(host, project(tests=f"{tests}\ndef test(n):\n    pass\n"))
+    run = await runner.run({}, ["tests/test_few.py"], timeout_s=120.0, is_traced=True)
+    assert run.problem == ""
+    assert list(run.outcomes.values()) == ["passed"] * 8
 
 
 async def test_tasks_of_other_files_are_not_mixed_in(tmp_path):

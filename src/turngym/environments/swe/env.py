@@ -96,6 +96,8 @@ class RepairEnv(ShellEnv):
         outcome.text = "resolved." if result.is_resolved else "not resolved."
         if result.left_out:
             outcome.text += " Left out of your patch: " + "; ".join(result.left_out[:5])
+            more = len(result.left_out) - 5
+            outcome.text += f"; {more} more" if more > 0 else ""
         outcome.info = {
             "fixed": result.fixed, "kept": result.kept, "forged": result.is_forged,
             "problem": result.evidence, "patch": result.diff, "instance_id": self.problem.content,

@@ -263,9 +263,9 @@ def _there(files: Delta) -> dict[str, bytes]:
 async def _layout(sandbox: GuestSandbox, tests: set[str]) -> Layout:
     """Return what of the repository is code and what is tests, those of ``tests`` among them."""
     listed = await sandbox.exec(
-        "find . -name '*.py' -not -path './.git/*'", timeout_s=120.0, max_output=8 << 20
+        "find . -name '*.py' -not -path './.git/*' -print0", timeout_s=120.0, max_output=8 << 20
     )
-    paths = [line.removeprefix("./") for line in listed.stdout.decode("utf-8", "replace").split()]
+    paths = [path[2:] for path in listed.stdout.decode("utf-8", "replace").split("\0")]
     layout = find_layout([*paths, *tests], "the repository of the instance")
     more = [path for path in sorted(tests) if not layout.is_test(path)]
     return replace(layout, tests=(*layout.tests, *more))

@@ -93,10 +93,13 @@ class Unit:
 
 
 def written(source: Source, mutant: Mutant, rng: Random) -> str | None:
-    """Return what takes the place of ``mutant``; None where nothing can."""
-    if mutant.node is None:
-        return mutant.text
-    return other_value(mutant.node, source.at(mutant.place), rng)
+    """Return what takes the place of ``mutant``, in as many lines; None where nothing can."""
+    old, node = source.at(mutant.place), mutant.node
+    text = mutant.text if node is None else other_value(node, old, rng)
+    if text is None or old.count("\n") <= text.count("\n"):
+        return text
+    end = len(text) - text.endswith((")", "]", "}"))
+    return text[:end] + "\n" * (old.count("\n") - text.count("\n")) + text[end:]
 
 
 @lru_cache(maxsize=512)
@@ -394,10 +397,12 @@ def _derived(function: Function, name: str) -> set[str]:
 
 
 def _parameter_names(node: ast.expr) -> ast.expr | None:
-    """Return the names of a parametrized test as what they would be in a loop."""
+    """Return the names of a parametrized test as what they would be in a loop, if they are any."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError):
+        return None
+    if not isinstance(value, str | list | tuple):  # of a decorator that does something else
         return None
     names = [one.strip() for one in value.split(",")] if isinstance(value, str) else list(value)
     if isinstance(value, str) and len(names) == 1:

@@ -16,7 +16,7 @@ from turngym.environments.workspace.world import LARGE
 from turngym.errors import ConfigError
 
 _GIT_LINE = re.compile(
-    r"(diff --git a/|new file mode |deleted file mode |(?:rename|copy) (?:from|to) )(.*?)\r?\n?\Z"
+    r'(diff --git "?a/|new file mode |deleted file mode |(?:rename|copy) (?:from|to) )(.*?)\r?\n?\Z'
 )
 MAX_FILE_BYTES, MAX_PATCH_BYTES = 1 << 20, 8 << 20
 
@@ -34,8 +34,9 @@ def collect_patch(changed: Delta, base: Mapping[str, bytes], layout: Layout) -> 
     """Return the patch of a submission, which makes ``changed`` of ``base``.
 
     Tests and what Python or pytest load by themselves are left out, binary files too, and what is
-    larger than ``MAX_FILE_BYTES``, or ``MAX_PATCH_BYTES`` in all. Of a folder that is gone, or was
-    replaced, ``changed`` has the folder alone, and what is there now.
+    larger than ``MAX_FILE_BYTES``, or ``MAX_PATCH_BYTES`` in all; files of git are no part of it.
+    Of a folder that is gone, or was replaced, ``changed`` has the folder alone, and what is there
+    now.
     """
     hidden = [
         path for path in base if any(str(one) in changed for one in PurePosixPath(path).parents)
@@ -44,8 +45,10 @@ def collect_patch(changed: Delta, base: Mapping[str, bytes], layout: Layout) -> 
     files: dict[str, bytes | None] = {}
     left_out: list[str] = []
     total = 0
-    for path, data in sorted(changed.items()):
-        if data == base.get(path):
+    # Code first: what else an agent leaves behind may take all the room.
+    for path in sorted(changed, key=lambda one: (not layout.is_code(one), one)):
+        data = changed[path]
+        if data == base.get(path) or path.startswith(".git/"):
             continue
         reason = ""
         if layout.is_protected(path):
@@ -137,12 +140,14 @@ class _GitHead:
             ConfigError: It moves a file that is not there, or not named, or leads out of all.
         """
         found = _GIT_LINE.match(line)
-        what, path = (found[1], _inside(found[2])) if found else ("", "")
+        what, path = (found[1], _inside(_unquoted(found[2]))) if found else ("", "")
         needed = self._source if what.endswith(" to ") else self._path
         if what.endswith((" to ", "file mode ")) and not needed:
             raise ConfigError(f"patch: {line.strip()!r} without the line of git that comes before")
-        if what == "diff --git a/":  # the same name twice, where it matters
-            self._path = path[: (len(path) - 3) // 2]
+        if what.startswith("diff"):  # the same name twice, where it matters
+            quote = what[11:-2]
+            half = path[: (len(path) - 3 - 3 * len(quote)) // 2]
+            self._path = _unquoted(f"{quote}{half}{quote}")
         elif what.endswith("file mode "):
             return {self._path: b"" if what.startswith("new") else None}
         elif what.endswith(" from "):
@@ -164,7 +169,9 @@ def _is_head(lines: list[str]) -> bool:
 def named_files(diff: str) -> list[str]:
     """Return the files that a unified diff begins with."""
     moved = [
-        found[2] for found in map(_GIT_LINE.match, _split(diff)) if found and "from" in found[1]
+        _unquoted(found[2])
+        for found in map(_GIT_LINE.match, _split(diff))
+        if found and "from" in found[1]
     ]
     heads = [
         line
@@ -180,7 +187,7 @@ def _apply_hunks(path: str, old: list[str], hunks: list[str], first: int) -> byt
     for number, line in enumerate(hunks, start=first):
         mark, text, before, last = line[:1], line[1:], last, line[:1]
         if line.startswith("@@"):
-            begin, is_inside = max(_start_of(line, number) - 1, 0), True
+            begin, is_inside = _start_of(line, number), True
             if begin < at or begin > len(old):
                 raise ConfigError(f"patch, line {number}: no such lines in {path!r}")
             new += old[at:begin]
@@ -207,17 +214,27 @@ def _apply_hunks(path: str, old: list[str], hunks: list[str], first: int) -> byt
 
 
 def _start_of(line: str, number: int) -> int:
+    """Return how many lines come before a hunk, whose first is named, or of none the one before."""
     try:
-        return int(line.split("-")[1].split(" ")[0].split(",")[0]) or 1
+        start, _, count = line.split("-")[1].split(" ")[0].partition(",")
+        return int(start) - (count != "0")
     except (IndexError, ValueError):
         raise ConfigError(f"patch, line {number}: malformed {line.strip()[:60]!r}") from None
 
 
 def _place(line: str) -> str | None:
-    path = line[4:].split("\t")[0].strip()
+    path = _unquoted(line[4:].split("\t")[0].strip())
     if path == "/dev/null":
         return None
-    return _inside(path.removeprefix("a/").removeprefix("b/"))
+    return _inside(path[2:] if path.startswith(("a/", "b/")) else path)
+
+
+def _unquoted(path: str) -> str:
+    """Return a path as it is that git put in quotes, as it does where one is not all ASCII."""
+    if path[:1] != '"':
+        return path
+    held = path[1:-1].encode("utf-8", "surrogateescape").decode("unicode_escape", "replace")
+    return held.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
 
 
 def _inside(path: str) -> str:

@@ -182,6 +182,11 @@ def find_layout(files: Iterable[str], where: str = "project") -> Layout:
             packages.append(path)
     skipped = {"docs", "doc", "examples", "benchmarks", "scripts", "tools", "misc", "bench"}
     packages = [one for one in dict.fromkeys(packages) if PurePosixPath(one).name not in skipped]
+    others = [path for path in paths if path.startswith(prefix) and not _is_under(path, tests)]
+    for path in others if not packages else ():  # packages in folders that are none
+        folder, _, name = path.rpartition("/")
+        if name == "__init__.py" and folder.split("/")[0] not in skipped:
+            packages += [] if _is_under(folder, packages) else [folder]
     if not packages:
         raise ConfigError(f"{where}: no Python package or module found beside the tests")
     return Layout(roots=roots, packages=tuple(packages), tests=tests)
@@ -240,7 +245,8 @@ def _read_folder(folder: Path) -> dict[str, bytes]:
 
 def _walk(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.iterdir()):
-        if entry.is_symlink() or entry.name in _DROPPED or entry.name.endswith(".egg-info"):
+        is_dropped = entry.name in _DROPPED and not (entry / "__init__.py").is_file()
+        if entry.is_symlink() or is_dropped or entry.name.endswith(".egg-info"):
             continue
         if entry.is_dir():
             yield from _walk(entry)

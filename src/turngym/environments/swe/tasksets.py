@@ -7,7 +7,7 @@ import hashlib
 import re
 import shlex
 from functools import cached_property, lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from turngym.environments.swe.judge import NOTHING_CHANGED, RepairResult, judge, with_patch
 from turngym.environments.swe.packages import packages_beside, swe_cache
@@ -143,9 +143,10 @@ class BugProblem(RepairProblem):
 
 def _written(path: str, data: bytes | None) -> str:
     """Return a command that leaves a file with this content, or none."""
+    place, folder = (shlex.quote(f"./{one}") for one in (path, PurePosixPath(path).parent))
     if data is None:
-        return shlex.join(["rm", path])
-    return f"base64 -d > {shlex.quote(path)} <<< {base64.b64encode(data).decode()}"
+        return f"rm {place}"
+    return f"mkdir -p {folder}\nbase64 -d > {place} <<< '{base64.b64encode(data).decode()}'"
 
 
 class BugTasks(ListedSet[BugProblem]):

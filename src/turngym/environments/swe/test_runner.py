@@ -34,7 +34,8 @@ _PLAIN = ("--assert=plain", "--tb=native")
 and to quote the tests that failed takes longer than to run them."""
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _WORKSPACE = "/workspace"
-_MAX_OUTPUT = 3 << 20
+_MAX_OUTPUT, _OUTPUT, _OUTPUT_OF_TEST = 16 << 20, 3 << 20, 200
+"""Bytes of a report at most; of one by submitted code: in all, and for a test besides its names."""
 
 
 class Code(NamedTuple):
@@ -124,13 +125,14 @@ class TestRunner:
         request = self._request(asked, timeout_s, numbers or {})
         request["options"] += [] if is_explained else _PLAIN
         request["is_traced"] = is_traced
+        own = _OUTPUT + sum(3 * len(one) + _OUTPUT_OF_TEST for one in asked)
         sandbox = await self.open(delta)
         try:
             result = await sandbox.exec(
                 [*self.python, "-c", _SUPERVISOR.read_text(encoding="utf-8")],
                 timeout_s=timeout_s + 20.0,
                 stdin=json.dumps(request).encode(),
-                max_output=_MAX_OUTPUT,
+                max_output=_MAX_OUTPUT if is_traced else min(_MAX_OUTPUT, own),
             )
         except SandboxDied as error:
             return TestRun(outcomes={}, messages={}, problem=f"the sandbox ended: {error}")
@@ -139,6 +141,7 @@ class TestRunner:
         lines = result.stdout.decode("utf-8", "replace").splitlines()
         if result.truncated or result.exit_code != 0 or not lines or lines[-1] != '"end"':
             how = "was too slow" if result.timed_out else f"ended early ({_how(result)})"
+            how = f"gave a report of {result.stdout_total} bytes" if result.truncated else how
             return TestRun(outcomes={}, messages={}, problem=f"the run of the tests {how}")
         return read_run(json.loads(lines[0]), asked, is_traced=is_traced)
 
@@ -241,4 +244,4 @@ def _how(result: Any) -> str:  # an ExecResult
         return f"signal {result.signal}"
     if result.oom_killed:
         return "out of memory"
-    return f"exit code {result.exit_code}, {result.stdout_total} bytes"
+    return f"exit code {result.exit_code}"

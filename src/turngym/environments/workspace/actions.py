@@ -28,7 +28,9 @@ async def bash(workspace: Workspace, command: str) -> Done:
         command, timeout_s=workspace.timeout_s, max_output=_KEPT_BYTES, env=_GIT_DATES
     )
     parts = [decode(result.stdout), decode(result.stderr)]
-    text = cut(normalise("\n".join(part.rstrip("\n") for part in parts if part.strip())))
+    text = normalise("\n".join(part.rstrip("\n") for part in parts if part.strip()))
+    total, kept = result.stdout_total + result.stderr_total, len(result.stdout + result.stderr)
+    text = cut(text, gone=total - kept)
     if result.timed_out:
         end = f"[stopped after {workspace.timeout_s:g} seconds]"
     elif result.oom_killed:
@@ -78,16 +80,20 @@ async def search(workspace: Workspace, text: str) -> Done:
         )
     if "\n" in text:
         return _refused("The text has a line break; single lines are searched.")
+    # In the locale C, where any bytes are text; the last line says how many there are.
     script = (
         f"/usr/bin/grep -rnIF --exclude-dir=.git -- {shlex.quote(text)} . "
-        "| LC_ALL=C /usr/bin/sort -t: -k1,1 -k2,2n"
+        f"| /usr/bin/cut -b-{4 * _LINE_CHARS} | /usr/bin/sort -t: -k1,1 -k2,2n "
+        f"| /usr/bin/sed -n '1,{_MAX_HITS}p;$='"
     )
-    result = await workspace.sandbox.exec(script, timeout_s=30.0, max_output=_KEPT_BYTES)
+    result = await workspace.sandbox.exec(
+        script, timeout_s=30.0, max_output=_KEPT_BYTES, env={"LC_ALL": "C"}
+    )
     hits = [line.removeprefix("./")[:_LINE_CHARS] for line in _lines(decode(result.stdout))]
     if not hits:
         return Done(text=f"No file holds {text[:80]!r}.")
-    more = f"\n[{len(hits) - _MAX_HITS} more]" if len(hits) > _MAX_HITS else ""
-    return Done(text=cut("\n".join(hits[:_MAX_HITS])) + more)
+    left = int(hits.pop()) - len(hits)
+    return Done(text=cut("\n".join(hits)) + (f"\n[{left} more]" if left else ""))
 
 
 async def edit(workspace: Workspace, path: str, old: str, new: str) -> Done:
@@ -98,9 +104,10 @@ async def edit(workspace: Workspace, path: str, old: str, new: str) -> Done:
     if not _is_utf8(data) or b"\0" in data:
         return _refused(f"{path}: not a UTF-8 text file; change it with bash.")
     text = data.decode()
-    has_crlf = "\r\n" in text
-    if has_crlf:
-        old, new = (one.replace("\r\n", "\n").replace("\n", "\r\n") for one in (old, new))
+    crlf = [one.replace("\r\n", "\n").replace("\n", "\r\n") for one in (old, new)]
+    # A file may have lines of both kinds.
+    if "\r\n" in text and (crlf[0] in text or old not in text):
+        old, new = crlf
     if not old:
         return _refused("The old text is empty; use create for a new file.")
     if old == new:

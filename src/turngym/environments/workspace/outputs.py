@@ -21,7 +21,9 @@ import re
 MAX_CHARS = 6_000
 _HEAD_SHARE = 0.6
 
-_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+_CONTROL = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"
+)
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _NAME = "[A-Z][a-z]{2}"
 """Of a day or a month."""
@@ -48,10 +50,13 @@ def normalise(text: str) -> str:
     return text
 
 
-def cut(text: str, max_chars: int = MAX_CHARS) -> str:
-    """Return the first 3/5 and the last 2/5 of a text of more than ``max_chars`` characters."""
+def cut(text: str, max_chars: int = MAX_CHARS, *, gone: int = 0) -> str:
+    """Return the first 3/5 and the last 2/5 of a text of more than ``max_chars`` characters.
+
+    Of the middle of ``text`` so many bytes are ``gone`` already.
+    """
     if len(text) <= max_chars:
-        return text
+        return f"{text}\n[... {gone} bytes left out ...]" if gone else text
     head = text[: int(max_chars * _HEAD_SHARE)]
     tail = text[len(text) - (max_chars - len(head)) :]
     if "\n" in head:
@@ -60,7 +65,9 @@ def cut(text: str, max_chars: int = MAX_CHARS) -> str:
         tail = tail[tail.index("\n") + 1 :]
     left_out = text[len(head) : len(text) - len(tail)]
     lines = left_out.count("\n")
-    return f"{head.rstrip()}\n[... {lines} lines, {len(left_out)} characters left out ...]\n{tail}"
+    more = f" and {gone} bytes more" if gone else ""
+    gap = f"[... {lines} lines, {len(left_out)} characters{more} left out ...]"
+    return f"{head.rstrip()}\n{gap}\n{tail}"
 
 
 def decode(data: bytes) -> str:

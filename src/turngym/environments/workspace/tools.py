@@ -138,7 +138,7 @@ class ToolText:
                 return self._call(header, body)
         if is_open:
             return self._bad("The block is not closed.")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
         if blocks and lines[-1].strip("`") and self._calls(lines[-1]):
             blocks = []  # what is fenced above is no call, or an example
         for header, body in reversed(blocks):  # a bare fence around a call
@@ -146,7 +146,8 @@ class ToolText:
             if header in _BARE and self._calls(first):
                 return self._line(first, rest if rest.strip() else None)
         line = lines[-1] if lines else ""
-        return self._line(line) if line.strip("`") else self._bad("The answer was empty.")
+        problem = "No fenced block begins with a call." if lines else "The answer was empty."
+        return self._line(line) if line.strip("`") else self._bad(problem)
 
     def render(self, action: Action) -> str:
         """Return the text of a call."""

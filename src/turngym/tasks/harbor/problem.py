@@ -257,10 +257,10 @@ class HarborProblem(FileProblem):
                 _must_work(await world.run(self._line(step), timeout_s=limit), step.where)
 
     def _line(self, step: Run) -> str:
-        """Return what runs a step in its folder, with its variables."""
+        """Return what runs a step in its folder, with its variables and the shell of engines."""
         where = shlex.quote(self.real(step.workdir))
         lines = _exports(_with_programs(step.env))
-        return f"{lines}mkdir -p {where} && cd {where} && {{ {step.command}\n}}"
+        return f"{lines}mkdir -p {where} && cd {where} && /bin/sh -c {shlex.quote(step.command)}"
 
     def _programs(self, recipe: Recipe) -> dict[str, bytes]:
         names = ["python"] * recipe.is_python + ["python3", "pytest"] * ("pytest" in recipe.pip)

@@ -1,9 +1,12 @@
 import json
+import subprocess
+from types import SimpleNamespace
 
 import pytest
 
 from turngym.environments.swe.instances import (
     Instance,
+    _layout,
     as_instance,
     read_instances,
     write_predictions,
@@ -113,3 +116,17 @@ def test_no_statement_holds_the_repair(style):
 def test_a_statement_that_holds_the_repair_is_found_out():
     before, after = {"a.py": "x = 1\n"}, {"a.py": "result = compute(x, 1)\n"}
     assert leaks("Write result=compute(x,1) there", before, after) == ["result = compute(x, 1)"]
+
+
+async def test_names_with_blanks_in_a_repository_are_one_file_each(tmp_path):
+    for path in ("shop/__init__.py", "doc/of src/a.py", "a test/test_a.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+
+    async def run(command, **options):
+        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, check=True)
+        return SimpleNamespace(stdout=done.stdout)
+
+    layout = await _layout(SimpleNamespace(exec=run), {"a test/test_a.py"})
+    assert (layout.roots, layout.packages) == ((".",), ("shop",))
+    assert layout.tests == ("a test/test_a.py",)

@@ -171,3 +171,23 @@ def test_places_are_found_behind_letters_of_more_than_one_byte():
             values.add(replaced(text, [(mutant.place, new)]))
     assert all('f("äöü€")' in one and one.endswith("  # 😀\n") for one in values)
     assert len(values) == 2
+
+
+def test_a_decorator_that_takes_no_names_of_parameters_hides_no_mutants():
+    text = "@retried(3, 'times')\ndef test(wanted):\n    assert price() == wanted\n"
+    [unit] = units("tests/test_shop.py", text)
+    assert unit.mutants
+
+
+def test_a_mutant_takes_as_many_lines_as_what_it_replaces():
+    text = "def test():\n    with raises(\n        OSError\n        if x\n        else IOError\n"
+    text += "    ):\n        f()\n    assert f() == [\n    ]\n    assert not (\n        g()\n    )"
+    source = Source(text)
+    [unit] = units("tests/test_shop.py", text)
+    for mutant in unit.mutants:
+        new = written(source, mutant, Random(0))
+        assert new is not None
+        changed = replaced(text, [(mutant.place, new)])
+        assert changed != text
+        assert changed.count("\n") == text.count("\n")
+        ast.parse(changed)

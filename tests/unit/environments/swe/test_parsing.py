@@ -89,3 +89,14 @@ def test_changes_that_lie_close_are_one_edit():
     many = "".join(f"{'line' if n % 10 else 'X'} {n}\n" for n in range(200)).encode()
     all_lines = "".join(f"line {n}\n" for n in range(200)).encode()
     assert expert_edit("p", all_lines, many).name == "create"
+
+
+def test_lines_of_tests_are_those_of_python_whatever_else_stands_in_a_text():
+    odd = 'S = "a\x1cb\x85c\u2028d"\n\x0c\ndef test_a():\n    assert S\n\x0c\n'
+    assert hide_tests(f"{odd}def test_b():\n    assert S\n", ["test_b"]) == odd
+
+
+def test_tests_in_a_branch_are_hidden_too():
+    branch = "try:\n    import x\nexcept ImportError:\n    {}\nelse:\n    {}\n"
+    test = "def test_b():\n        pass"
+    assert hide_tests(branch.format(test, test), ["test_b"]) == branch.format("pass", "pass")

@@ -132,6 +132,15 @@ def test_tests_configuration_binaries_and_giants_are_left_out_by_name():
     assert "larger than" in told
 
 
+def test_what_git_or_a_virtual_environment_leaves_behind_costs_no_code_its_place():
+    left = {f".env/{n}.py": b"x" * MAX_FILE_BYTES for n in range(9)}
+    changed = {".git/objects/ab/cd": b"x", ".git/index": b"\0", "src/shop/b.py": b"x = 2\n", **left}
+    patch = collect_patch(changed, BASE, LAYOUT)
+    assert patch.files["src/shop/b.py"] == b"x = 2\n"
+    assert not any(".git/" in one for one in (*patch.files, *patch.left_out))
+    assert len(patch.left_out) == 2
+
+
 def test_a_folder_that_is_gone_or_replaced_takes_its_files_along():
     changed = {"src/shop": None, "src/shop/a.py": b"kept\n", "tests": b"a file\n"}
     patch = collect_patch(changed, BASE, LAYOUT)
@@ -144,3 +153,35 @@ def test_text_that_is_no_utf8_travels_as_it_is():
     changed = {"src/shop/a.py": "# caf\u00e9\nx = 2\n".encode("latin-1")}
     assert dict(collect_patch(changed, base, LAYOUT).files) == changed
     assert apply_diff(diff_text(changed, base), base) == changed
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.parametrize("options", [["-U0"], ["-U3"], ["-M"], ["--no-renames"]])
+def test_what_git_says_of_any_change_of_files_with_any_name_is_applied(tmp_path, options):
+    names = ["b/b.py", "a/b.py", "naïve/ü.py", 'quo"te\\n.py', "two words.py", "😀.py"]
+    before = dict.fromkeys(names, b"one\ntwo\nthree\n") | {
+        "empty é.py": b"",
+        "old é.py": b"1\n2\n",
+    }
+    after = dict.fromkeys(names, b"one\ntwo\nadded\nthree\n") | {"new/é.py": b"1\n2\n3\n"}
+    after["b/ü.py"] = b""
+
+    def git(*arguments):
+        command = ["git", "-c", "core.quotepath=true", *arguments]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True).stdout
+
+    git("init", "-q")
+    trees = []
+    for files in (before, after):
+        for path in before:
+            (tmp_path / path).unlink(missing_ok=True)
+        for path, data in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_bytes(data)
+        git("add", "-A")
+        trees.append(git("write-tree").decode().strip())
+    diff = git("diff", *options, *trees).decode()
+    base = {path: before[path] for path in named_files(diff) if path in before}
+    changed = apply_diff(diff, base)
+    found = {path: data for path, data in {**before, **changed}.items() if data is not None}
+    assert found == after

@@ -1,12 +1,13 @@
 """Bugs and one-line bugs as problems of the one contract."""
 
 import asyncio
+import subprocess
 
 import numpy as np
 import pytest
 
 from turngym.environments.swe.mini.env import MiniEnv, MiniWorld, sample
-from turngym.environments.swe.tasksets import open_tasks
+from turngym.environments.swe.tasksets import _written, open_tasks
 from turngym.errors import ConfigError
 from turngym.tasks.problem import expert_script, judge
 
@@ -65,3 +66,13 @@ def test_what_knows_the_shown_case_alone_scores_nothing():
         assert env.step(env.expert_action())[1:3] == (0.0, True)
     finally:
         env.close()
+
+
+def test_a_solution_for_harbor_writes_files_that_are_empty_or_in_a_new_folder(tmp_path):
+    wanted = {"a b/c/__init__.py": b"", "a b/c/-d.py": b"x = '1'\n", "-e.py": None, "f.py": b"\xff"}
+    (tmp_path / "-e.py").write_text("")
+    script = "\n".join(_written(path, data) for path, data in wanted.items())
+    subprocess.run(["/bin/bash", "-ec", script], cwd=tmp_path, check=True)
+    found = {one.relative_to(tmp_path).as_posix() for one in tmp_path.rglob("*.py")}
+    assert found == {path for path, data in wanted.items() if data is not None}
+    assert all((tmp_path / path).read_bytes() == wanted[path] for path in found)

@@ -115,3 +115,16 @@ async def test_what_tests_import_is_put_together_beside_the_event_loop(tmp_path,
     await project_runner(SimpleNamespace(layer=layer), project)
     assert threads
     assert threading.get_ident() not in threads
+
+
+def test_a_package_called_build_is_code_and_what_was_built_is_not(tmp_path):
+    code = {"src/build/__init__.py": "", "build/lib/shop/__init__.py": "", "tests/test_a.py": ""}
+    project = Project.read(write(tmp_path / "build-1", code))
+    assert project.layout.packages == ("src/build",)
+    assert set(project.files) == {"src/build/__init__.py", "tests/test_a.py"}
+
+
+def test_a_package_inside_of_a_namespace_is_code():
+    files = ["src/ns/a/__init__.py", "src/ns/a/b/__init__.py", "src/ns/a/tests/test_a.py"]
+    assert find_layout([*files, "docs/ns/__init__.py"]).packages == ("src/ns/a",)
+    assert find_layout(["ns/a/__init__.py", "tests/test_a.py"]).packages == ("ns/a",)

@@ -19,6 +19,7 @@ from turngym.errors import ConfigError
         ("/tmp/tmpabc12345/f", "/tmp/NAME/f"),
         ("/tmp/pytest-of-agent/pytest-3/x", "/tmp/NAME/x"),
         ("\x1b[31mred\x1b[0m\r\nnext\x07", "red\nnext"),
+        ("\x1b7\x1b[1mtput\x1b(B\x1b[m\x1b8 \x1bPq#0\x1b\\\x1b=\x1bcend", "tput end"),
         ("version 1.2.3", "version 1.2.3"),
     ],
 )
@@ -39,6 +40,11 @@ def test_a_long_output_keeps_whole_lines_of_both_ends_and_says_what_is_gone():
     assert len(head) > len(tail.partition("...]\n")[2])
     kept = head.count("\n") + tail.partition("...]\n")[2].count("\n")
     assert f" {1000 - kept} lines" in note + tail
+
+
+def test_what_was_gone_before_is_told_too():
+    assert " characters and 77 bytes more left out " in cut("line\n" * 1000, 200, gone=77)
+    assert cut("a\nb", 10, gone=77) == "a\nb\n[... 77 bytes left out ...]"
 
 
 def test_one_long_line_is_cut_too():

@@ -25,6 +25,7 @@ CALLS = [
     Action(name="view", arguments={"path": "a.py"}),
     Action(name="view", arguments={"path": "a.py", "start": 3, "end": 9}),
     Action(name="search", arguments={"text": "def f(x):"}),
+    Action(name="search", arguments={"text": "a\x0cb\x85c\u2028d"}),
     Action(name="edit", arguments={"path": "a.py", "old": "x = 1\n", "new": "\n  x = 2"}),
     Action(name="edit", arguments={"path": "a.rst", "old": "Title\n=======", "new": "T\n=="}),
     Action(name="create", arguments={"path": "a.md", "content": "```python\nx\n```\n"}),
@@ -57,6 +58,7 @@ def test_a_fence_that_is_no_call_does_not_hide_one():
     ("said", "reason"),
     [
         ("", "empty"),
+        ("So:\n  ```bash\n  ls\n  ```", "No fenced block begins with a call."),
         ("fly", "Not a tool: 'fly'"),
         ("view", "path is missing"),
         ("view a b c", "start must be a whole number"),
