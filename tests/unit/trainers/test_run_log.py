@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -55,7 +56,7 @@ def test_pictures_that_take_long_are_drawn_rarely(
 def test_tensorboard_gets_what_it_missed_while_the_disk_was_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
 ) -> None:
-    shown = run_log.TensorBoard(tmp_path)
+    before, shown = {*threading.enumerate()}, run_log.TensorBoard(tmp_path)
 
     def no_room(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -66,5 +67,7 @@ def test_tensorboard_gets_what_it_missed_while_the_disk_was_full(
                 patched.setattr(RecordWriter, "write", no_room)
             shown.write(step, {"train/loss": float(step)})
     shown.close()
+    for thread in {*threading.enumerate()} - before:  # what ended one is reported in this test
+        thread.join()
     found = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("train/loss")
     assert {(one.step, one.value) for one in found} == {(step, float(step)) for step in range(6)}
