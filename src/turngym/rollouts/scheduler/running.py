@@ -182,8 +182,6 @@ class RunningEpisode:
         is_limited = budget.max_turns is not None or budget.max_tokens is not None
         self._allowance = Allowance(budget) if is_limited else None
         self._own = len(job.group.request.prefix)
-        for number, turn in enumerate(self.turns[self._own :], start=1):  # what it was granted
-            self._spend(turn, turns=number, tokens=0)
         self._committed = 0
         self._act_version = self.start_version
         self._spans: EpisodeSpans | None = None
@@ -287,11 +285,10 @@ class RunningEpisode:
         else:
             self.seen.append(None)
         self.uncommitted_tokens = 0
-        return self._spend(turn, turns=len(self.turns) - self._own, tokens=self.tokens)
-
-    def _spend(self, turn: Turn, *, turns: int, tokens: int) -> StopReason | None:
-        allowance = self._allowance
-        return None if allowance is None else allowance.spend(turn, turns=turns, tokens=tokens)
+        if self._allowance is None:
+            return None
+        own = len(self.turns) - self._own
+        return self._allowance.spend(turn, turns=own, tokens=self.tokens)
 
     def leave(self, ended: Trajectory | Exception | None) -> None:
         """End the spans of the try, as it ``ended``; None where it was cancelled."""
