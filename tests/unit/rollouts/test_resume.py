@@ -175,6 +175,7 @@ def play(
                     while version < 6:
                         batch = await scheduler.take()
                         assert batch is not None
+                        assert scheduler.metrics()["waste/share"] <= 1
                         content = [
                             (group.index, member.number, [t.action.content for t in member.trained])
                             for group in batch.groups

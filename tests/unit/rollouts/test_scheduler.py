@@ -640,6 +640,30 @@ def test_extra_turns_and_limits_end_episodes_as_truncated() -> None:
     assert {len(t.turns) for group in selection.seen for t in group.trajectories} == {3}
 
 
+def test_turns_that_were_granted_stay_granted_where_an_episode_is_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = SimEnv.step
+
+    async def pays_once(env: SimEnv, action: str) -> Any:
+        observation, _, *rest = await step(env, action)
+        return observation, float(env._turns == 1), *rest
+
+    monkeypatch.setattr(SimEnv, "step", pays_once)
+    run = scenario(
+        update_s=0.4,
+        profile={"policy_s": 1.0, "min_turns": 9, "max_turns": 9},
+        scheduler={
+            "interruption": "abort_requeue",
+            "admission": {"type": "capacity", "staleness": 3},
+            "budget": {"max_turns": 4, "extra_turns": 2},
+        },
+    )
+    selection = Chosen()
+    run_virtually(play_scenario(run, selection=selection))
+    assert {len(t.turns) for group in selection.seen for t in group.trajectories} == {6}
+
+
 def test_breaking_off_is_refused_for_a_policy_that_cannot_take_episodes_up() -> None:
     class Forgetful(SimPolicy):
         def start(self, context: EpisodeContext) -> Any:

@@ -1,12 +1,16 @@
-"""How often a run draws its curve."""
+"""How often a run draws its curve, and what TensorBoard gets of it."""
 
 from __future__ import annotations
 
+import errno
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from helpers.cli import TINY_RUN
 from turngym.config import load_config
@@ -45,3 +49,25 @@ def test_pictures_that_take_long_are_drawn_rarely(
         log.draw_now_and_then()
     log.close("finished")
     assert times == drawn
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("fails", [1, 5])
+def test_tensorboard_gets_what_it_missed_while_the_disk_was_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    before, shown = {*threading.enumerate()}, run_log.TensorBoard(tmp_path)
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for step in range(6):
+        with monkeypatch.context() as patched:
+            if step == fails:
+                patched.setattr(RecordWriter, "write", no_room)
+            shown.write(step, {"train/loss": float(step)})
+    shown.close()
+    for thread in {*threading.enumerate()} - before:  # what ended one is reported in this test
+        thread.join()
+    found = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("train/loss")
+    assert {(one.step, one.value) for one in found} == {(step, float(step)) for step in range(6)}

@@ -26,6 +26,7 @@ from turngym.rollouts.scheduler.groups import (
     ReadyGroup,
     SampleKey,
     StoredGroup,
+    StoredMember,
     requested_episodes,
     store,
 )
@@ -46,6 +47,17 @@ class Recovery:
     """Steps that are trained again, with what they trained on."""
     ready: list[StoredGroup] = field(default_factory=list)
     open: list[tuple[OpenGroup, list[QueuedEpisode]]] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """Sampled tokens of what waits and of what goes on, those that were trained aside."""
+        ended: list[Member | StoredMember] = [m for stored in self.ready for m in stored.members]
+        ended += [m for group, _ in self.open for m in group.finished]
+        jobs = [job for _, jobs in self.open for job in jobs]
+        played = [one.turn for job in jobs for one in job.played[job.trained_to :]]
+        return sum(sum(m.turn_tokens[m.first_turn :]) for m in ended) + sum(
+            turn.num_sampled_tokens for turn in played
+        )
 
 
 def recover(ledger: Ledger, version: int, *, seed: Callable[[int], int]) -> Recovery:

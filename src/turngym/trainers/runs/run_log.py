@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from turngym.trainers.runs.progress import HeldOut
 from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.trackers.base import End, TrackedRun, Trackers
+
+logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_CURVES = 30.0
 """A picture takes longer than a small update, which waits for it."""
@@ -39,11 +43,7 @@ class RunLog:
         self._metrics = JsonLinesLogger(folder.metrics, offset=state.metrics_bytes)
         folder.mark_logs(state.metrics_bytes, self._metrics.sha256)
         self._trackers: Trackers | None = None
-        self._tensorboard: Any = None  # its SummaryWriter
-        if config.run.tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._tensorboard = SummaryWriter(str(folder.path / "tensorboard"))
+        self._tensorboard = TensorBoard(folder.path) if config.run.tensorboard else None
         self._seconds: dict[str, float] = {}
         self._since = time.perf_counter()
         self._last_curve_s, self._between_s = time.monotonic(), SECONDS_BETWEEN_CURVES
@@ -65,8 +65,8 @@ class RunLog:
         outbox.write(self._folder.metrics, lambda: self._metrics.log(step, metrics))
         if self._trackers is not None:
             outbox.write(self._folder.metrics, self._trackers.wake)
-        if self._tensorboard is not None:
-            log_scalars(self._tensorboard, step, metrics)
+        if (shown := self._tensorboard) is not None:
+            outbox.write(self._folder.metrics, lambda: shown.write(step, metrics))
         if self._seconds:
             total = sum(self._seconds.values())
             row = {"phase": self._state.phase, "step": step, "seconds": total, **self._seconds}
@@ -110,6 +110,44 @@ class RunLog:
         self._metrics.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
+
+
+class TensorBoard:
+    """Shows metrics in ``folder/tensorboard``; on a full disk, as soon as there is room again.
+
+    What ends a writer's thread makes the writer useless, so another one goes on in a new file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._open = partial(SummaryWriter, str(folder / "tensorboard"))
+        self._writer: Any = None  # a SummaryWriter
+        self._waiting: list[tuple[int, Mapping[str, float]]] = []
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show ``metrics``, and before them those that could not be written until now."""
+        self._waiting.append((step, metrics))
+        self._show()
+
+    def _show(self) -> None:
+        try:
+            self._writer = self._writer or self._open()
+            for row in self._waiting:
+                log_scalars(self._writer, *row)
+            self._writer.flush()
+        except OSError as error:
+            self._writer = None
+            logger.warning("tensorboard: %s; it gets the rest when it can be written", error)
+        else:
+            self._waiting.clear()
+
+    def close(self) -> None:
+        """Show what is left and close the file. Safe to call twice."""
+        if self._waiting:
+            self._show()
+        if self._writer is not None:
+            self._writer.close()
 
 
 def trackers_of(config: TrainConfig, folder: RunFolder, *, done: bool = False) -> Trackers:
