@@ -281,11 +281,10 @@ class JsonTools:
     def _with_ints(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return ``arguments`` with 3.0 as 3 where the schema says integer, which admits both."""
         properties = self._schemas[name].get("properties", {})
+        known = {key: one for key, one in properties.items() if not isinstance(one, bool)}
         return {
             key: int(value)
-            if isinstance(value, float)
-            and isinstance(one := properties.get(key), Mapping)  # a schema may be true
-            and one.get("type") == "integer"
+            if isinstance(value, float) and known.get(key, {}).get("type") == "integer"
             else value
             for key, value in arguments.items()
         }
