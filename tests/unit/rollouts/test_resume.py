@@ -89,21 +89,27 @@ class Judged(SimEnv):
 
 
 LIMITS = {"budget": {"max_turns": 2, "extra_turns": 2, "max_extensions": 2}}
+BROKEN = {"raise_share": 0.08}
 
 
 @pytest.mark.parametrize(
-    ("env", "limits", "quarters"),
-    [(SimEnv, {}, range(1, 80, 2)), (Judged, LIMITS, range(1, 80, 7))],
+    ("env", "profile", "limits", "quarters"),
+    [
+        (SimEnv, {}, {}, range(1, 80, 2)),
+        (SimEnv, BROKEN, {}, range(1, 80, 9)),
+        (SimEnv, BROKEN, {"barrier": "batch"}, range(1, 80, 9)),
+        (Judged, {}, LIMITS, range(1, 80, 7)),
+    ],
 )
 def test_a_run_that_is_stopped_at_any_moment_ends_as_one_that_was_not(
-    tmp_path: Path, env: type[SimEnv], limits: Any, quarters: range
+    tmp_path: Path, env: type[SimEnv], profile: Any, limits: Any, quarters: range
 ) -> None:
     """`in_order` trains the same batches, stopped or not; every episode is used once.
 
     Where a stop loses updates, turns of the lost weights count as older, so that fewer of them may
     be trained on: then only the account has to be right.
     """
-    run = scenario(scheduler={"admission": {"staleness": 1}, **limits}, steps=6)
+    run = scenario(scheduler={"admission": {"staleness": 1}, **limits}, profile=profile, steps=6)
     wanted = play(tmp_path / "whole", run, [], env=env)
     ended_alike = 0
     for quarter in quarters:

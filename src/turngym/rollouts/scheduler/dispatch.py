@@ -399,9 +399,9 @@ class Dispatcher:
         """Queue a fresh try, ahead of what has not begun."""
         job = episode.job
         self._context.stats.waste[waste] += _lost(episode)
-        retry = episode.retry + 1
         again = fresh(job.group, job.key.member)
-        again.retry, again.faults, again.spec = retry, job.faults, retried(job.spec, retry)
+        again.retry, again.faults = episode.retry + 1, job.faults
+        again.spec = retried(job.spec, job.faults)
         self._jobs.appendleft(again)
 
     def _requeue(self, episode: RunningEpisode) -> None:

@@ -340,9 +340,12 @@ def group_seed(seed: int, index: int, groups_per_step: int) -> int:
     return derive_seed(seed, "train", *divmod(index, groups_per_step))
 
 
-def retried(spec: EpisodeSpec, retry: int) -> EpisodeSpec:
-    """Return the episode with the policy seed of its retry number ``retry``, 1 or more."""
-    return replace(spec, policy_seed=derive_seed(spec.policy_seed, "retry", retry))
+def retried(spec: EpisodeSpec, faults: int) -> EpisodeSpec:
+    """Return the episode with the policy seed that follows on that of ``spec`` by its ``faults``.
+
+    How often it was stopped and resumed makes no difference.
+    """
+    return replace(spec, policy_seed=derive_seed(spec.policy_seed, "retry", faults))
 
 
 ReadEpisode = Callable[[SampleKey, int], PackedEpisode]

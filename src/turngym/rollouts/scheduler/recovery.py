@@ -28,6 +28,7 @@ from turngym.rollouts.scheduler.groups import (
     StoredGroup,
     StoredMember,
     requested_episodes,
+    retried,
     store,
 )
 from turngym.rollouts.scheduler.ledger import Ledger, may_pass, read_meta, task_from_json
@@ -310,20 +311,25 @@ class _Reader:
 
     def _job(self, group: OpenGroup, member: int, retry: int) -> QueuedEpisode:
         """Return an episode that did not end, to go on after its last recorded turn."""
-        job = fresh(group, member)
-        row = self._db.execute(
-            "SELECT start_version, policy_seed FROM tries "
-            "WHERE grp = ? AND member = ? AND retry = ?",
-            (group.index, member, retry),
-        ).fetchone()
-        start_version, policy_seed = row or (None, job.spec.policy_seed)  # it may not have begun
+        job = replace(fresh(group, member), retry=retry + 1)
+        tries = self._db.execute(
+            "SELECT start_version, policy_seed, COALESCE(outcome, '') FROM tries "
+            "WHERE grp = ? AND member = ? ORDER BY retry",
+            (group.index, member),
+        ).fetchall()
+        if not tries:
+            return job
+        start_version, policy_seed, outcome = tries[-1]
+        job.spec = replace(job.spec, policy_seed=policy_seed)
+        job.faults = sum(one[2].startswith("error_") for one in tries)
+        if outcome.startswith(("error_", "cannot_replay")):  # its next try had not begun
+            job.spec = retried(job.spec, job.faults)
+            return job
         facts = self._turn_facts(job.key, retry)
         turns = map(unpack_turn, read_turns(self._db, job.key, retry))
         played = [ReplayedTurn(turn, seen) for turn, (seen, _) in zip(turns, facts, strict=True)]
         return replace(
             job,
-            spec=replace(job.spec, policy_seed=policy_seed),
-            retry=retry + 1,
             played=played or job.played,
             versions=[version for _, version in facts] or job.versions,
             trained_to=self._trained_to(job.key, retry),
