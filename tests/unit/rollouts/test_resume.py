@@ -127,6 +127,22 @@ def test_a_run_that_is_stopped_at_any_moment_ends_as_one_that_was_not(
     assert ended_alike >= len(quarters) / 4
 
 
+def test_a_late_member_that_was_trained_stays_so_where_its_group_got_stale(tmp_path: Path) -> None:
+    parts = {
+        "admission": {"type": "ready_first", "staleness": 0},
+        "concurrency": 5,
+        "oversampling": 1.4,
+        "barrier": "turn",
+        "interruption": "drain",
+        "group": {"quorum": 3, "patience": 3.0},
+    }
+    run = scenario(scheduler=parts, profile={"max_turns": 2}, steps=6)
+    play(tmp_path / "l", run, [12.0, 22.0])
+    report = audit(tmp_path / "l")
+    assert report.problems == []
+    assert report.groups["dropped"] > 0
+
+
 def test_an_older_checkpoint_trains_on_what_was_trained_on_since(tmp_path: Path) -> None:
     run = scenario(steps=6)
     play(tmp_path / "l", run, [])

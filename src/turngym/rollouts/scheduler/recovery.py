@@ -140,7 +140,8 @@ def _roll(db: sqlite3.Connection, version: int, kept: int | None) -> None:
         _count_back(db, version)
     db.execute(
         "UPDATE samples SET state = 'dropped', reason = 'group_failed' WHERE grp IN "
-        "(SELECT id FROM groups WHERE state = 'dropped') AND state <> 'dropped'"
+        "(SELECT id FROM groups WHERE state = 'dropped') AND state IN "
+        "('created', 'running', 'finished', 'ready')"  # late ones may be in an update
     )
     lineage = int(read_meta(db, "lineage", "0")) + 1
     db.execute(sql.SET_META, ("lineage", str(lineage)))
