@@ -90,6 +90,11 @@ class Judged(SimEnv):
 
 LIMITS = {"budget": {"max_turns": 2, "extra_turns": 2, "max_extensions": 2}}
 BROKEN = {"raise_share": 0.08}
+SHUT_OUT = {
+    "admission": {"staleness": 0},
+    "retry": {"quarantine_after": 2},
+    "failures": {"fraction": 1.0},
+}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +103,7 @@ BROKEN = {"raise_share": 0.08}
         (SimEnv, {}, {}, range(1, 80, 2)),
         (SimEnv, BROKEN, {}, range(1, 80, 9)),
         (SimEnv, BROKEN, {"barrier": "batch"}, range(1, 80, 9)),
+        (SimEnv, {"raise_share": 0.1}, SHUT_OUT, range(1, 80, 10)),
         (Judged, {}, LIMITS, range(1, 80, 7)),
     ],
 )
@@ -109,7 +115,8 @@ def test_a_run_that_is_stopped_at_any_moment_ends_as_one_that_was_not(
     Where a stop loses updates, turns of the lost weights count as older, so that fewer of them may
     be trained on: then only the account has to be right.
     """
-    run = scenario(scheduler={"admission": {"staleness": 1}, **limits}, profile=profile, steps=6)
+    parts = {"admission": {"staleness": 1}, **limits}
+    run = scenario(scheduler=parts, profile=profile, steps=6)
     wanted = play(tmp_path / "whole", run, [], env=env)
     ended_alike = 0
     for quarter in quarters:

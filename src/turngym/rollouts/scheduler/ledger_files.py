@@ -206,6 +206,10 @@ END = """
 UPDATE tries SET outcome = ?4, error = ?5, uncommitted_tokens = uncommitted_tokens + ?6, tail = ?7
 WHERE grp = ?1 AND member = ?2 AND retry = ?3 AND outcome IS NULL
 """
+FAULTS_BY_TASK = """
+SELECT g.task, COUNT(*) FROM tries t JOIN groups g ON g.id = t.grp
+WHERE t.outcome LIKE 'error_%' AND t.outcome <> 'error_policy' GROUP BY 1
+"""
 LOSE = "UPDATE tries SET uncommitted_tokens = uncommitted_tokens + ?4"
 LOSE += " WHERE grp = ?1 AND member = ?2 AND retry = ?3 AND outcome IS NULL"
 FINISH = "UPDATE samples SET state = 'finished' WHERE grp = ?1 AND member = ?2 AND retry = ?3"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -48,6 +49,8 @@ class Recovery:
     """Steps that are trained again, with what they trained on."""
     ready: list[StoredGroup] = field(default_factory=list)
     open: list[tuple[OpenGroup, list[QueuedEpisode]]] = field(default_factory=list)
+    blamed: Counter[str] = field(default_factory=Counter)
+    """Faults of the environment, by task."""
 
     @property
     def tokens(self) -> int:
@@ -109,6 +112,8 @@ def _recover(ledger: Ledger, version: int, seed: Callable[[int], int]) -> Recove
     reader = _Reader(db, seed)
     highest = db.execute("SELECT MAX(id) FROM groups").fetchone()[0]
     found = Recovery(last_index=highest)
+    for task, faults in db.execute(sql.FAULTS_BY_TASK):
+        found.blamed[task_from_json(task).id] += faults
     for (step,) in db.execute("SELECT step FROM steps WHERE step >= ? ORDER BY step", (version,)):
         found.batches[step] = reader.batch(step)
     for index, state in db.execute("SELECT id, state FROM groups WHERE state IN ('open', 'ready')"):

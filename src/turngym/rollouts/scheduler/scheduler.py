@@ -200,6 +200,7 @@ class RolloutScheduler:
     def _take_up(self, ledger: Ledger) -> None:
         self._recovery = recover(ledger, self.version, seed=self._group_seed)
         self.stats.tokens = self._recovery.tokens  # what of it is not trained is a share of these
+        self._dispatch.blamed |= self._recovery.blamed
         ledger.on_trouble = self._on_trouble
         if (last := self._recovery.last_index) is not None:
             self.next_index = last + self._stride
