@@ -156,6 +156,12 @@ async def test_a_field_that_hands_the_focus_on_is_typed_into_where_it_goes(start
     assert value(env, "Q") == "onetwo"
 
 
+async def test_a_form_that_can_be_clicked_may_have_a_field_called_id(start):
+    env = await start("<form tabindex=0><input name=id aria-label=Number></form>")
+    assert await do(env, "type {} 7", "Number") is None
+    assert value(env, "Number") == "7"
+
+
 async def test_no_attribute_of_a_page_makes_a_line_of_its_own(start):
     env = await start(FORGED)
     await do(env, "click {}", "Send")
