@@ -12,7 +12,7 @@ import pickle
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -210,8 +210,6 @@ class Setup:
     """Of the weights now."""
     counted: Sequence[int]
     """Groups of the run that wait for an update, and are in its metrics."""
-    blamed: Mapping[str, int]
-    """Faults of the environment in the run so far, by task."""
     kept: int | None
     """See ``Ledger.kept``."""
     weights: str
@@ -338,7 +336,6 @@ class Coordinator:
                 ledger=ledger,
                 version=setup.version,
                 counted=setup.counted,
-                blamed=setup.blamed,
                 number=setup.number,
             ) as source:
                 self._channel.send(Resumed())

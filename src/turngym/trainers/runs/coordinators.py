@@ -235,7 +235,6 @@ class _Child:
             number=self._number,
             version=self._version,
             counted=self._run.state.counted,
-            blamed=self._run.state.blamed,
             kept=self._kept if self._has_resumed else None,
             weights=self._engine.run,
             tokenizer=self._run.renderer.tokenizer,

@@ -231,8 +231,8 @@ class HttpBackend:
 
     def _search(self, query: str, k: int) -> list[Hit]:
         api = self._api
-        number = {api.k: k if api.method == "POST" else str(k)} if api.k else {}
-        values = {**api.fixed, api.query: query, **number}
+        count = {api.k: k if api.method == "POST" else str(k)} if api.k else {}
+        values = {**api.fixed, api.query: query, **count}
         url = self._url + api.path
         request = {"method": api.method, "url": url, "values": json.dumps(values, sort_keys=True)}
         answer = self._ask(request)
