@@ -177,7 +177,7 @@ async def train(folder: Path, steps: int, isolation: Any) -> None:
     updates = Journal(folder / "updates.txt")
     policy = JournalPolicy(engine, folder, str(os.getpid()))
     async with (
-        Ledger(folder / LEDGER_FILE) as ledger,
+        Ledger(folder / LEDGER_FILE, checkpoints=1) as ledger,
         RolloutScheduler(
             pool,
             policy,

@@ -277,7 +277,8 @@ async def open_batches(run: Run) -> AsyncIterator[BatchSource]:
             return
         ledger = None
         if config.rollout.mode == "overlap":
-            ledger = open_ledger(folder.path, folder.manifest, run.state.step)
+            kept = config.run.keep_checkpoints
+            ledger = open_ledger(folder.path, folder.manifest, run.state.step, checkpoints=kept)
             stack.push_async_callback(ledger.close)
         source = await stack.enter_async_context(
             open_source(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from helpers.policies import Saying
 from helpers.scheduling import scenario
 from turngym.agents.policy import Policy
 from turngym.agents.scripted import RandomPolicy
+from turngym.errors import RecordError
 from turngym.rollouts.episode import CannotReplay, EpisodeSpec, ReplayedTurn, digest_of, rollout
 from turngym.rollouts.scheduler.audit import audit
 from turngym.rollouts.scheduler.groups import FilterDecision, ReadyGroup, UniformSelection
@@ -170,7 +173,7 @@ def test_groups_are_dropped_while_members_of_theirs_still_run(
 
 def test_an_older_checkpoint_trains_on_what_was_trained_on_since(tmp_path: Path) -> None:
     run = scenario(steps=6)
-    play(tmp_path / "l", run, [])
+    play(tmp_path / "l", run, [], checkpoints=3)
     ledger = Ledger(tmp_path / "l", threaded=False)
     found = recover(ledger, 2, seed=lambda index: index)
     ledger.abandon()
@@ -181,6 +184,24 @@ def test_an_older_checkpoint_trains_on_what_was_trained_on_since(tmp_path: Path)
     assert report.steps == {"checkpointed": 2, "reserved": 4}
 
 
+def test_turns_that_no_checkpoint_needs_lose_their_content(tmp_path: Path) -> None:
+    path = tmp_path / "l"
+    play(path, scenario(steps=6), [], checkpoints=2)  # at updates 4 and 6
+    assert audit(path).problems == []
+    with closing(sqlite3.connect(path)) as db:
+        query = "SELECT step, MIN(length(packed)), MAX(length(packed)) FROM turns JOIN uses "
+        sizes = db.execute(f"{query} USING (grp, member) GROUP BY step ORDER BY step").fetchall()
+    assert [(least > 0, most > 0) for _, least, most in sizes] == [(False,) * 2] * 4 + [
+        (True,) * 2
+    ] * 2
+    ledger = Ledger(path, threaded=False)
+    assert sorted(recover(ledger, 4, seed=lambda index: index).batches) == [4, 5]
+    with pytest.raises(RecordError, match="its turns are gone, since it was done before the"):
+        recover(ledger, 2, seed=lambda index: index)
+    ledger.abandon()
+    assert "may be trained on, but turns of it are gone" in audit(path).problems[0]
+
+
 def play(
     path: Path,
     run: Any,
@@ -189,9 +210,11 @@ def play(
     lost: list[int] | None = None,
     env: type[SimEnv] = SimEnv,
     selection: type[UniformSelection] = UniformSelection,
+    checkpoints: int = 1,
 ) -> list[Any]:
     """Train 6 steps; stop without warning after each of ``stops`` seconds, checkpoint every 2.
 
+    The ledger keeps what the newest ``checkpoints`` need.
     Appends to ``lost``, for each part, how many updates had no checkpoint when it ended.
     """
     trained: dict[int, Any] = {}
@@ -202,7 +225,7 @@ def play(
             engine = SimEngine()
             engine.load(version)
             saved = version
-            ledger = Ledger(path, threaded=False)
+            ledger = Ledger(path, threaded=False, checkpoints=checkpoints)
             pool = EnvPool(lambda: env(run.profile), size=run.scheduler.concurrency)
             try:
                 async with (

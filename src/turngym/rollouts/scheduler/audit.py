@@ -49,7 +49,7 @@ class AuditReport:
     tries: Counter[str] = field(default_factory=Counter)
     """Tries by how they ended."""
     generated: int = 0
-    """Sampled tokens of all finished actions, counted from the packed turns."""
+    """Sampled tokens of all finished actions, counted from the packed turns that are there."""
     tokens: Counter[str] = field(default_factory=Counter)
     """Where they went, by ``TOKEN_PLACES``."""
     dropped_tokens: Counter[str] = field(default_factory=Counter)
@@ -132,7 +132,8 @@ def audit(run: Path) -> AuditReport:
     """Check every promise of the ledger of ``run`` from its rows alone; of several, of all of them.
 
     - The packed turns are whole: their checksum holds, and they hold as many sampled tokens as
-      their row says. Turns of a try are numbered without a gap; no try is newer than its episode's.
+      their row says. Only those are gone that no checkpoint of the run needs.
+      Turns of a try are numbered without a gap; no try is newer than its episode's.
     - Every episode that an update used is in one update, turn by turn; episodes counted as used are
       used, others are not; dropped ones have a reason. Updates are numbered without a gap.
     - Tokens: generated = trained + masked + dropped + retried + lost + open, where ``open`` belongs
@@ -256,6 +257,9 @@ _WRONG = {
     "episode {}.{}: try {} began without shutting out others": """
         SELECT a.grp, a.member, a.retry FROM tries a JOIN samples s USING (grp, member)
         WHERE a.retry > s.retry""",
+    "episode {}.{} may be trained on, but turns of it are gone": """
+        SELECT DISTINCT grp, member FROM turns JOIN samples s USING (grp, member)
+        WHERE length(packed) = 0 AND s.state NOT IN ('checkpointed', 'dropped')""",
 }
 """What is said of each row that there must not be, and how such rows are found."""
 
@@ -293,7 +297,10 @@ def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:
         if turn != expected.get(key, 0):
             report.blame(f"episode {grp}.{member}, try {retry}: no turn before turn {turn}")
         expected[key] = turn + 1
-        sampled = _checked_tokens(packed, crc, f"{grp}.{member}, try {retry}, turn {turn}", report)
+        sampled = tokens
+        if packed:
+            where = f"{grp}.{member}, try {retry}, turn {turn}"
+            sampled = _checked_tokens(packed, crc, where, report)
         if sampled != tokens:
             report.blame(
                 f"episode {grp}.{member}: turn {turn} holds {sampled} tokens, not {tokens}"

@@ -49,6 +49,8 @@ class Ledger:
         threaded: Write in a thread of its own, so that a slow disk holds up no turn. Without it the
             event loop writes, once per turn of the loop: the same order at every run.
         manifest: Of the folder; keeps the digests of the files, which are compared first.
+        checkpoints: How many the run keeps. Turns that none of them needs lose their content, and
+            their rows stay. None keeps all of it.
 
     Raises:
         ConfigError: Another process has it open.
@@ -56,7 +58,12 @@ class Ledger:
     """
 
     def __init__(
-        self, path: Path, *, threaded: bool = True, manifest: Manifest | None = None
+        self,
+        path: Path,
+        *,
+        threaded: bool = True,
+        manifest: Manifest | None = None,
+        checkpoints: int | None = None,
     ) -> None:
         self.path = path
         self.written = 0
@@ -79,6 +86,7 @@ class Ledger:
             self._lock_file.close()
             raise
         self.lineage = int(read_meta(self._db, "lineage", "0"))
+        self._versions = None if checkpoints is None else deque[int](maxlen=checkpoints)
         self._pending: list[Operation] = []
         self._guard = threading.Lock()
         self._wake = threading.Event()
@@ -210,6 +218,13 @@ class Ledger:
     def mark_checkpointed(self, version: int) -> None:
         """Enter that the weights of ``version`` are in a checkpoint: earlier steps are for good."""
         self._add((sql.CHECKPOINT_SAMPLES, (version,)), (sql.CHECKPOINT, (version,)))
+        if (versions := self._versions) is None:
+            return
+        if version not in versions:
+            versions.append(version)
+        # After a start the older checkpoints are not known, and need what there is.
+        if len(versions) == versions.maxlen:
+            self._add(*((statement, (versions[0],)) for statement in sql.EMPTY))
 
     # Waiting and closing.
 

@@ -7,6 +7,10 @@
     steps     one row an update: reserved, applied, checkpointed
     uses      one row an episode (or a range of its turns) that an update trained on
 
+Of a group whose fate is decided before the oldest checkpoint of the run the rows stay, and the
+content of its turns goes: the file would grow with every update, and with it the time that its
+digest takes at each checkpoint, for which all turns wait.
+
 States of a sample: created, running, finished, ready, reserved, applied, checkpointed; or dropped,
 with a reason. ``retry`` is a fencing token: rows of a try that is not the newest are refused.
 
@@ -242,6 +246,28 @@ WHERE state IN ('reserved', 'applied') AND (grp, member) IN (
 CHECKPOINT = "UPDATE steps SET state = 'checkpointed' WHERE step < ?1 AND state <> 'checkpointed'"
 SET_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
+_FIRST_FULL = "(SELECT COALESCE(MAX(CAST(value AS INTEGER)), 0) FROM meta WHERE key = 'first_full')"
+_NEEDED = f"""
+SELECT grp FROM samples WHERE grp >= {_FIRST_FULL} AND state NOT IN ('checkpointed', 'dropped')
+UNION SELECT grp FROM uses WHERE step >= ?1 AND kind <> 'replay'
+UNION SELECT id FROM groups WHERE id >= {_FIRST_FULL} AND state = 'dropped'
+  AND reason LIKE 'filtered_%'
+  AND NOT EXISTS (SELECT 1 FROM uses WHERE grp = id AND kind = 'filtered')
+"""
+"""Groups that a run needs which goes on from version ?1 or a later one, and perhaps others."""
+EMPTY = (
+    f"UPDATE turns SET packed = x'' WHERE grp >= {_FIRST_FULL} AND length(packed) > 0 "
+    f"AND grp NOT IN ({_NEEDED})",
+    f"UPDATE tries SET tail = x'' WHERE grp >= {_FIRST_FULL} AND length(tail) > 0 "
+    f"AND grp NOT IN ({_NEEDED})",
+    f"UPDATE groups SET prefix = NULL WHERE id >= {_FIRST_FULL} AND prefix IS NOT NULL "
+    f"AND id NOT IN ({_NEEDED})",
+    # What is below was emptied: the cost is that of what is new.
+    f"INSERT OR REPLACE INTO meta SELECT 'first_full', MIN(grp) FROM ({_NEEDED}) "
+    "HAVING MIN(grp) IS NOT NULL",
+)
+"""Empty the content of all groups but those."""
+
 Operation = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
 _OF_NEW_SAMPLE = frozenset({OPEN_GROUP, CREATE_SAMPLE, START, FENCE})
@@ -318,7 +344,7 @@ def read_turns(db: sqlite3.Connection, key: SampleKey, retry: int) -> tuple[byte
     """Return the packed turns of the try ``retry`` in ``db``.
 
     Raises:
-        RecordError: One is damaged; the message names it.
+        RecordError: One is damaged or gone; the message names it.
     """
     rows = db.execute(
         "SELECT turn, packed, crc FROM turns WHERE grp = ? AND member = ? AND retry = ? "
@@ -326,6 +352,11 @@ def read_turns(db: sqlite3.Connection, key: SampleKey, retry: int) -> tuple[byte
         (key.group, key.member, retry),
     ).fetchall()
     for turn, packed, crc in rows:
+        if not packed:
+            raise RecordError(
+                f"group {key.group}, episode {key.member}, try {retry}: its turns are gone, since "
+                "it was done before the oldest checkpoint that the run kept"
+            )
         if zlib.crc32(packed) != crc:
             raise RecordError(
                 f"group {key.group}, episode {key.member}, try {retry}: the packed turn {turn} "

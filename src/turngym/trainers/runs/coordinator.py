@@ -324,7 +324,8 @@ class Coordinator:
         renderer = Renderer(setup.tokenizer, tool_calls=config.agent.tool_calls)
         model = EngineModel(self._engine, renderer, sampling=sampling)
         selection = build_selection(config, self._runner.pool)
-        async with await open_part(setup.folder, setup.number, setup.version) as ledger:
+        place, kept = (setup.folder, setup.number), config.run.keep_checkpoints
+        async with await open_part(*place, setup.version, checkpoints=kept) as ledger:
             ledger.kept = setup.kept
             ledger.mark_share(f"{setup.number}/{rollout.coordinators}")
             await ledger.flush()  # it is read next
@@ -343,13 +344,16 @@ class Coordinator:
                     await obey(await self._orders.get(), source, self._channel, self._orders.get)
 
 
-async def open_part(run: Path, number: int, version: int) -> Ledger:
+async def open_part(
+    run: Path, number: int, version: int, *, checkpoints: int | None = None
+) -> Ledger:
     """Return the ledger of coordinator ``number``, when a process that was killed lets go of it.
 
     Args:
         run: Folder of the run.
         number: Of the coordinator.
         version: Updates done.
+        checkpoints: As for ``Ledger``.
 
     Raises:
         ConfigError: Another process keeps it open.
@@ -360,7 +364,7 @@ async def open_part(run: Path, number: int, version: int) -> Ledger:
     until = asyncio.get_running_loop().time() + _FREED_S
     while True:
         try:
-            return open_ledger(folder, Manifest(folder), version)
+            return open_ledger(folder, Manifest(folder), version, checkpoints=checkpoints)
         except ConfigError:
             if asyncio.get_running_loop().time() > until:
                 raise

@@ -298,19 +298,22 @@ def _sums(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return found
 
 
-def open_ledger(folder: Path, manifest: Manifest, version: int) -> Ledger:
+def open_ledger(
+    folder: Path, manifest: Manifest, version: int, *, checkpoints: int | None = None
+) -> Ledger:
     """Return the ledger in ``folder`` for a run whose weights are at ``version``.
 
     Args:
         folder: Holds it, or will.
         manifest: Of the folder.
         version: Updates done.
+        checkpoints: As for ``Ledger``.
 
     Raises:
         ConfigError: Another process has it open.
         RecordError: It is damaged, or empty although there were updates.
     """
-    ledger = Ledger(folder / LEDGER_FILE, manifest=manifest)
+    ledger = Ledger(folder / LEDGER_FILE, manifest=manifest, checkpoints=checkpoints)
     if version > 0 and ledger.is_empty:
         ledger.abandon()
         raise RecordError(
