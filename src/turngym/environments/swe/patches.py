@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import re
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,6 +19,7 @@ from turngym.errors import ConfigError
 _GIT_LINE = re.compile(
     r'(diff --git "?a/|new file mode |deleted file mode |(?:rename|copy) (?:from|to) )(.*?)\r?\n?\Z'
 )
+_HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 MAX_FILE_BYTES, MAX_PATCH_BYTES = 1 << 20, 8 << 20
 
 
@@ -97,24 +99,23 @@ def apply_diff(diff: str, base: Mapping[str, bytes]) -> dict[str, bytes | None]:
     if "GIT binary patch" in diff or "\nBinary files " in f"\n{diff}":
         raise ConfigError("patch: it holds a binary file; only text can be applied")
     changed: dict[str, bytes | None] = {}
+    now = ChainMap(changed, dict(base))  # a series of patches goes on from what it has made
     lines = _split(diff)
     number, git = 0, _GitHead()
     while number < len(lines):
         if not lines[number].startswith("--- "):
-            changed |= git.said(lines[number], base)
+            changed |= git.said(lines[number], now)
             number += 1
             continue
         if number + 1 >= len(lines) or not lines[number + 1].startswith("+++ "):
             raise ConfigError(f"patch, line {number + 2}: wanted '+++ <file>'")
         source, target = (_place(lines[number + k]) for k in (0, 1))
-        end = number + 2
-        while end < len(lines) and not _is_head(lines[end : end + 2]):
-            end += 1
+        end = _end_of_hunks(lines, number + 2)
         hunks = lines[number + 2 : end]
         path = target or source
         if path is None:
             raise ConfigError(f"patch, line {number + 1}: names no file")
-        before = b"" if source is None else base.get(source)
+        before = b"" if source is None else git.before or now.get(source)
         if before is None:
             raise ConfigError(f"patch: {source!r} is not in the project")
         if source not in (None, path, git.copied):
@@ -132,9 +133,11 @@ class _GitHead:
 
     def __init__(self) -> None:
         self._path = self._source = self.copied = ""
+        self.before: bytes | None = None
+        """What a file held that was moved, copied or deleted."""
 
-    def said(self, line: str, base: Mapping[str, bytes]) -> dict[str, bytes | None]:
-        """Return what the next ``line`` makes of ``base``.
+    def said(self, line: str, now: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+        """Return what the next ``line`` makes of the files that are there ``now``.
 
         Raises:
             ConfigError: It moves a file that is not there, or not named, or leads out of all.
@@ -147,23 +150,38 @@ class _GitHead:
         if what.startswith("diff"):  # the same name twice, where it matters
             quote = what[11:-2]
             half = path[: (len(path) - 3 - 3 * len(quote)) // 2]
-            self._path = _unquoted(f"{quote}{half}{quote}")
+            self._path, self.before = _unquoted(f"{quote}{half}{quote}"), None
         elif what.endswith("file mode "):
+            self.before = now.get(self._path)
             return {self._path: b"" if what.startswith("new") else None}
         elif what.endswith(" from "):
-            if path not in base:
+            if now.get(path) is None:
                 raise ConfigError(f"patch: {path!r} is not in the project")
-            self._source, self.copied = path, path if what.startswith("copy") else ""
+            self._source, self.before = path, now[path]
+            self.copied = path if what.startswith("copy") else ""
             return {} if self.copied else {path: None}
         elif what:
-            return {path: base[self._source]}
+            return {path: self.before}
         return {}
 
 
-def _is_head(lines: list[str]) -> bool:
-    """Say whether the next file of a diff begins here, and not just a line ``-- text`` ends."""
-    is_plain = lines[0].startswith("--- ") and lines[-1].startswith("+++ ")
-    return is_plain or lines[0].startswith("diff --git ")
+def _end_of_hunks(lines: list[str], at: int) -> int:
+    """Return where the hunks of a file end, which begin ``at`` a line.
+
+    No line that a hunk counts is the head of a file, whatever it looks like, and ``--`` behind the
+    last one is where a patch that was sent by mail is signed.
+    """
+    old = new = 0
+    while at < len(lines) and not lines[at].startswith("diff --git "):
+        line, after = lines[at], lines[at + 1 : at + 2]
+        if found := _HUNK.match(line):
+            old, new = (int(one or 1) for one in found.groups())
+        elif old > 0 or new > 0:
+            old, new = old - (line[0] in "- \n"), new - (line[0] in "+ \n")
+        elif line.rstrip() == "--" or (line[:4] == "--- " and after and after[0][:4] == "+++ "):
+            break
+        at += 1
+    return at
 
 
 def named_files(diff: str) -> list[str]:

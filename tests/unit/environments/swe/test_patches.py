@@ -101,6 +101,59 @@ def test_a_patch_that_cannot_be_applied_is_told_why(diff, reason):
         apply_diff(diff, BASE)
 
 
+SERIES = """From 1 Mon Sep 17 00:00:00 2001
+Subject: [PATCH 1/2] First
+
+---
+ src/shop/a.py | 2 +-
+
+diff --git a/src/shop/a.py b/src/shop/a.py
+--- a/src/shop/a.py
++++ b/src/shop/a.py
+@@ -1,2 +1,2 @@
+-one
++ONE
+ two
+diff --git a/src/shop/q.sql b/src/shop/q.sql
+new file mode 100644
+--- /dev/null
++++ b/src/shop/q.sql
+@@ -0,0 +1 @@
++-- note
+-- 
+2.39.2
+
+From 2 Mon Sep 17 00:00:00 2001
+Subject: [PATCH 2/2] Second
+
+diff --git a/src/shop/a.py b/src/shop/d.py
+rename from src/shop/a.py
+rename to src/shop/d.py
+--- a/src/shop/a.py
++++ b/src/shop/d.py
+@@ -7,2 +7,2 @@
+ seven
+-eight
++8
+diff --git a/src/shop/q.sql b/src/shop/q.sql
+--- a/src/shop/q.sql
++++ b/src/shop/q.sql
+@@ -1 +1 @@
+--- note
++++ note
+-- 
+2.39.2
+"""
+
+
+def test_a_series_of_patches_that_was_sent_by_mail_is_applied_one_after_the_other():
+    assert apply_diff(SERIES, BASE) == {
+        "src/shop/a.py": None,
+        "src/shop/d.py": b"ONE\ntwo\nthree\nfour\nfive\nsix\nseven\n8\n",
+        "src/shop/q.sql": b"++ note\n",
+    }
+
+
 def test_tests_configuration_binaries_and_giants_are_left_out_by_name():
     patch = collect_patch(
         {
