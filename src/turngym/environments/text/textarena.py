@@ -375,13 +375,12 @@ class TextArenaEnv(TurnEnv):
         )
 
     def turn(self, action: Action) -> Outcome:
-        text = str(action.arguments["text"]).strip()
-        state = self.state
+        text, state = str(action.arguments["text"]).strip(), self.state
         with self._boundary(f"step {text[:40]!r}"):
             errors, mover = state.engine.state.error_count, state.engine.state.current_player_id
             with self._engine_at_work():
                 is_over, _ = state.engine.step(text)
-            ended = state.engine.state.game_info[0]
+            ended = state.engine.state.game_info[mover]
             refused = ended["invalid_move"] or state.engine.state.error_count > errors
             is_legal = self._legal is not None and text in self._legal
             said = "\n".join(part for part in (self._hear(), ended.get("reason")) if part)
@@ -390,6 +389,7 @@ class TextArenaEnv(TurnEnv):
                 state.reward = float(rewards.get(mover, 0.0))
                 if ended["invalid_move"]:  # some games pay for what was reached before it
                     state.reward = min(state.reward, 0.0)
+                rewards[mover] = state.reward
             else:
                 self._note_legal()
         return Outcome(

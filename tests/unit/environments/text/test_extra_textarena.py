@@ -284,6 +284,36 @@ def test_several_play_and_each_hears_the_other() -> None:
 
 
 @needs_textarena
+def test_an_invalid_move_costs_who_made_it_and_no_one_else() -> None:
+    env = from_textarena("LiarsDice-v0", num_players=3, split_by_content=False)
+    env.reset(seed=1)
+    moves = ["[nonsense]", "[nonsense]", *["[Bid: 1, 2]", "[Call]"] * 20]
+    refused, over, mover = list[bool](), False, ""
+    for move in moves:
+        mover = str(env.player())
+        _, reward, over, _, info = env.step(move)
+        refused.append("invalid_action" in info)
+        if over:
+            break
+    assert refused == [True, True] + [False] * (len(refused) - 2)
+    paid = {mover: reward, **info["other_rewards"]}
+    assert over
+    assert paid["Player 0"] == -1.0
+    assert sorted(paid.values()) == [-1.0, 0.0, 1.0]
+    assert (reward, info["score"]) == (1.0, 1.0)  # who moved last has won, by its call
+
+
+@needs_textarena
+def test_who_is_out_by_an_invalid_move_has_the_score_of_its_reward() -> None:
+    env = from_textarena("Poker-v0", num_players=2, split_by_content=False)
+    env.reset(seed=1)
+    for move in ["[nonsense]"] * 4 + ["[fold]"]:  # TextArena has it fold, and win
+        _, reward, over, _, info = env.step(move)
+    assert over
+    assert info["score"] == (1 + reward) / 2
+
+
+@needs_textarena
 def test_a_game_that_breaks_is_a_fault_and_gives_the_global_state_back() -> None:
     env = from_textarena("LightsOut-v0")
     env.reset(seed=0)
