@@ -99,7 +99,8 @@ def apply_diff(diff: str, base: Mapping[str, bytes]) -> dict[str, bytes | None]:
     if "GIT binary patch" in diff or "\nBinary files " in f"\n{diff}":
         raise ConfigError("patch: it holds a binary file; only text can be applied")
     changed: dict[str, bytes | None] = {}
-    now = ChainMap(changed, dict(base))  # a series of patches goes on from what it has made
+    # A series of patches goes on from what it has made.
+    now: ChainMap[str, bytes | None] = ChainMap(changed, dict(base))
     lines = _split(diff)
     number, git = 0, _GitHead()
     while number < len(lines):
