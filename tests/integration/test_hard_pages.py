@@ -58,6 +58,14 @@ document.querySelector("[type=checkbox]").indeterminate = true</script>"""
 SCALED = """<iframe src=/press style="{style}; border:9px solid" width=400 height=200></iframe>"""
 PRESS = """<button style="margin:60px 200px"
 onclick="parent.document.title = 'pressed'">Press</button>"""
+EDITORS = """<div contenteditable aria-label=Own>old</div><textarea aria-label=Code></textarea>
+<p id=shown>old</p><script>
+const [own, code] = document.querySelectorAll("[aria-label]"); let isAll = false
+own.onfocus = () => queueMicrotask(() => getSelection().collapse(own, 0))
+code.onkeydown = (event) => {
+  if (event.key === "Delete" && isAll) shown.textContent = ""
+  isAll = event.ctrlKey && event.key === "a" }
+code.oninput = () => { shown.textContent += code.value; code.value = "" }</script>"""
 MAP = """<body style="margin:0"><div style="height:900px"></div><img usemap="#a plan" width=200
 height=100 alt=Plan
 src="data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7">
@@ -154,6 +162,17 @@ async def test_a_field_that_hands_the_focus_on_is_typed_into_where_it_goes(start
     assert await do(env, "type {} one", "Find") is None
     assert await do(env, "type {} two", "Find") is None
     assert value(env, "Q") == "onetwo"
+
+
+@pytest.mark.parametrize(("text", "held"), [("type {} new", "new"), ("clear {}", "")])
+async def test_what_an_editor_holds_is_replaced_whatever_it_does_with_cursor_and_text(
+    start, text, held
+):
+    env = await start(EDITORS)
+    assert await do(env, text, "Own") is None
+    assert await do(env, text, "Code") is None
+    assert value(env, "Own") == held
+    assert [one.name for one in env.view.elements if not one.mark] == [held] * bool(held)
 
 
 async def test_a_form_that_can_be_clicked_may_have_a_field_called_id(start):

@@ -9,7 +9,7 @@ from typing import Any
 from turngym.environments.core.actions import Action, Commands, JsonTools, function_tool
 from turngym.environments.web.browser import BrowserGone
 from turngym.environments.web.session import MAX_TABS, WebSession, first_line
-from turngym.environments.web.tab import ContextLost, TabLost
+from turngym.environments.web.tab import ContextLost, Tab, TabLost
 
 COMMANDS = Commands(
     {
@@ -288,26 +288,35 @@ async def _type(
     tab = session.tab
     for is_last in (False, True):
         found = await tab.call("edit", mark, text, clear)
+        if found.get("isFresh"):  # an editor puts its own cursor when it gets the focus
+            found = await tab.call("edit", mark, text, clear)
         if "problem" in found:
             return _problem(mark, found["problem"])
         if "kept" in found:
             return f"[{mark}] did not take {text[:40]!r}; it holds {found['kept'][:40]!r}."
         if found["way"] == "keys":
-            keyboard, within = tab.page.keyboard, tab.within
-            if found.get("end"):
-                await within(keyboard.press("End"))
-            if clear and not found["empty"]:
-                await within(keyboard.press("Delete"))
-            typed, pasted = text[:_TYPED_CHARS], text[_TYPED_CHARS:]
-            for start in range(0, len(typed), _PIECE_CHARS):
-                await within(keyboard.type(typed[start : start + _PIECE_CHARS]))
-            if pasted:
-                await within(keyboard.insert_text(pasted))
+            await _type_keys(session.tab, found, text, clear=clear)
         if is_last or not clear or not await _is_cut_short(session, mark, text):
             break
     if submit:
         await tab.within(tab.page.keyboard.press("Enter"))
     return None
+
+
+async def _type_keys(tab: Tab, found: dict[str, Any], text: str, *, clear: bool) -> None:
+    """Type where the focus is, which is in what was ``found``."""
+    keyboard, within = tab.page.keyboard, tab.within
+    if found.get("end"):
+        await within(keyboard.press("End"))
+    if clear and found.get("isArea"):  # what an editor shows may not be in its field
+        await within(keyboard.press("ControlOrMeta+a"))
+    if clear and not found["empty"]:
+        await within(keyboard.press("Delete"))
+    typed, pasted = text[:_TYPED_CHARS], text[_TYPED_CHARS:]
+    for start in range(0, len(typed), _PIECE_CHARS):
+        await within(keyboard.type(typed[start : start + _PIECE_CHARS]))
+    if pasted:
+        await within(keyboard.insert_text(pasted))
 
 
 async def _is_cut_short(session: WebSession, mark: int, text: str) -> bool:

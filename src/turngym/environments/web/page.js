@@ -626,6 +626,7 @@
       if (isOff(element) || element.readOnly) return { problem: "disabled" };
       const isField = element.tagName === "TEXTAREA" || element.tagName === "INPUT" && role !== "button" && !isPressed(element) && !isFileField(element);
       if (!isField && !element.isContentEditable) return { problem: "no field" };
+      const isFresh = focused() !== element;
       if (!takesFocus(element)) return { problem: isVisible(element) ? "behind" : "hidden" };
       if (element.tagName === "INPUT" && ["range", "color", "date", "time", "month", "week", "datetime-local"].includes(element.type)) {
         const before = element.value;
@@ -643,12 +644,13 @@
         const selection = element.ownerDocument.getSelection();
         selection.selectAllChildren(element);
         if (!clear) selection.collapseToEnd();
-        return { way: "keys", empty: !element.innerText.trim() };
+        return { way: "keys", empty: !element.innerText.trim(), isFresh };
       }
       let end = false;
       if (clear) element.select();
       else try { element.setSelectionRange(element.value.length, element.value.length); } catch { end = true; /* number and email have none */ }
-      return { way: "keys", empty: !element.value, end };
+      const isArea = element.tagName === "TEXTAREA";
+      return { way: "keys", empty: !element.value && !isArea, end, isArea };
     },
 
     // Whether a field took the first part of a text only, because the page was at it meanwhile: a script
