@@ -242,6 +242,20 @@ def test_ten_thousand_characters_and_any_letter_arrive_as_they_were_typed():
         device.close()
 
 
+def test_a_sign_of_a_chord_has_the_shift_that_it_needs():
+    device = new_device()
+    try:
+        device.write_files({"a.txt": b"words\n"})
+        device.launch("mousepad", "a.txt")
+        device.rest()
+        before = device.pixels()
+        assert device.press("ctrl++") is None  # larger letters
+        device.rest()
+        assert (device.pixels() != before).any()
+    finally:
+        device.close()
+
+
 async def test_a_sum_typed_into_the_calculator_loses_none_of_its_equal_keys():
     env = new("calc-product")
     try:

@@ -185,7 +185,7 @@ class Screen:
             for keysyms in chords:
                 codes = [self._keycode(keysym) for keysym in keysyms]
                 held = [code for code, needs_shift in codes]
-                if len(codes) == 1 and codes[0][1]:
+                if any(needs_shift for _, needs_shift in codes) and self._shift not in held:
                     held.insert(0, self._shift)
                 for code in held:
                     self._fake(X.KeyPress, code)
