@@ -175,6 +175,16 @@ async def test_what_an_editor_holds_is_replaced_whatever_it_does_with_cursor_and
     assert [one.name for one in env.view.elements if not one.mark] == [held] * bool(held)
 
 
+async def test_the_words_of_a_label_are_read_where_they_name_no_field(start):
+    env = await start(
+        "<label>Mail <input></label><label for=sum>To pay</label> <output id=sum>7</output>"
+        "<p><label for=go>Start it</label> <button id=go>Go</button>"
+        "<p><label>Press <input type=button value=Now></label>"
+    )
+    names = [one.name for one in env.view.elements]
+    assert names == ["Mail", "To pay", "7", "Start it", "Go", "Press", "Now"]
+
+
 async def test_a_form_that_can_be_clicked_may_have_a_field_called_id(start):
     env = await start("<form tabindex=0><input name=id aria-label=Number></form>")
     assert await do(env, "type {} 7", "Number") is None

@@ -15,6 +15,7 @@
     "button", "link", "checkbox", "radio", "textbox", "searchbox", "combobox", "listbox", "option", "menuitem",
     "menuitemcheckbox", "menuitemradio", "slider", "spinbutton", "switch", "tab", "treeitem", "gridcell",
   ]);
+  const FIELD = /^(INPUT|SELECT|TEXTAREA|PROGRESS|METER)$/;  // what labels name
   const HANDLES = /\b(ui-draggable|ui-sortable-handle|ui-resizable-se|ui-slider-handle)\b/;
   const SHAPES = new Set(["circle", "rect", "ellipse", "polygon", "path", "line", "polyline", "text"]);
 
@@ -175,8 +176,7 @@
     const labelled = element.getAttribute("aria-labelledby");
     const found = squeeze(element.getAttribute("aria-label")) || (labelled && squeeze(byIds(element, labelled)));
     if (found) return short(found);
-    const isField = /^(INPUT|SELECT|TEXTAREA|PROGRESS|METER)$/.test(element.tagName);
-    if (isField) {
+    if (FIELD.test(element.tagName)) {
       const labels = [...(element.labels || [])].map(wordsOf).join(" ");
       if (role === "button" && element.value) return short(element.value);
       return short(squeeze(labels) || element.placeholder || element.title || element.alt);
@@ -319,7 +319,7 @@
       if (active) return this.active(element, depth, role, pointer);
       if (role === "progressbar" || role === "meter") return this.add(element, depth, role, nameOf(element, role), { value: valueOf(element, role) });
       if (role === "image") { const name = nameOf(element, role); if (name) this.add(element, depth, "image", name); return this.areas(element, depth + 1); }
-      if (element.tagName === "LABEL" && element.control && element.control !== element && isVisible(element.control)) {
+      if (element.tagName === "LABEL" && element.control && isVisible(element.control) && FIELD.test(element.control.tagName) && roleOf(element.control) !== "button") {
         for (const child of element.children) this.visit(child, depth, pointer);
         return;
       }
