@@ -303,10 +303,30 @@ def test_another_number_of_processes_than_ranks_is_one_line(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", started)
     config = load_config(TrainConfig, ["demo", f"learner.ranks={wanted}"])
-    line = f"^learner.ranks={wanted}, and {started} processes were started: make them equal$"
+    line = (
+        f"^learner.ranks={wanted}, and {started} processes were started, by WORLD_SIZE: make them "
+        "equal, or unset that$"
+    )
     with pytest.raises(ConfigError, match=line):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("missing", ["RANK", "MASTER_ADDR", "MASTER_PORT"])
+def test_a_size_without_a_place_in_it_is_one_line(
+    missing: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A batch script or a pod had set WORLD_SIZE alone."""
+    for name, value in rank_environment(0, 2, 1).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(missing)
+    assert main(["train", "demo", "learner.ranks=2", "--out", str(tmp_path / "run")]) == 2
+    assert f"WORLD_SIZE, as in a rank that torchrun started, and no {missing}: unset" in (
+        capsys.readouterr().err
+    )
 
 
 def test_one_process_has_nothing_to_offload_from() -> None:

@@ -25,6 +25,8 @@ _GRACE_S = 10.0
 JOINED = threading.Event()
 """Set when this rank has met the others."""
 _PIPE = "TURNGYM_LAUNCHER"
+_WITH_SIZE = ("RANK", "MASTER_ADDR", "MASTER_PORT")
+"""What a launcher sets beside WORLD_SIZE; a batch script or a pod may have set that alone."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RANK_MIB = 250
 """What one rank has of its own in main memory, its share of a model aside; measured."""
@@ -34,9 +36,17 @@ def rank_here() -> int | None:
     """Return the number of this process among the ranks; None where it is none of them.
 
     It ends with its launcher from then on, and only rank 0 answers signals.
+
+    Raises:
+        ConfigError: It is said to be one, and not which.
     """
     if "WORLD_SIZE" not in os.environ:
         return None
+    if missing := [name for name in _WITH_SIZE if not os.environ.get(name)]:
+        raise ConfigError(
+            f"the environment has WORLD_SIZE, as in a rank that torchrun started, and no "
+            f"{missing[0]}: unset WORLD_SIZE, or start the ranks with torchrun"
+        )
     rank = int(os.environ["RANK"])
     if pipe := os.environ.get(_PIPE):
         threading.Thread(target=_end_with, args=(int(pipe), rank), daemon=True).start()
@@ -57,9 +67,10 @@ def check_size(ranks: int) -> None:
             f"learner.ranks={ranks} wants a process for each rank: start it with 'turngym train', "
             "or with torchrun"
         )
-    if int(found) != ranks:
+    if found != str(ranks):
         raise ConfigError(
-            f"learner.ranks={ranks}, and {found} processes were started: make them equal"
+            f"learner.ranks={ranks}, and {found} processes were started, by WORLD_SIZE: make them "
+            "equal, or unset that"
         )
 
 
