@@ -49,6 +49,33 @@ def test_saved_model_comes_back_equal(tmp_path: Path) -> None:
     assert loaded_tokenizer.encode("go north") == tokenizer().encode("go north")
 
 
+@pytest.mark.parametrize(
+    ("rope", "older"),
+    [
+        ({"rope_type": "default"}, {"rope_theta": 5e5}),
+        (
+            {"rope_type": "linear", "factor": 2.0},
+            {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        ),
+        (
+            {"rope_type": "default", "partial_rotary_factor": 0.5},
+            {"rope_theta": 5e5, "partial_rotary_factor": 0.5},
+        ),
+    ],
+)
+def test_a_saved_model_has_its_positions_under_their_older_names_too(
+    rope: dict[str, object], older: dict[str, object], tmp_path: Path
+) -> None:
+    """transformers 4 knows no others, and took 10000 for the base without a word."""
+    model = build_tiny_model(SMALL, tokenizer(), seed=1)
+    model.config.rope_parameters = {"rope_theta": 5e5, **rope}
+    save_model_dir(model, tokenizer(), tmp_path)
+    about = json.loads((tmp_path / "config.json").read_text())
+    names = ("rope_theta", "rope_scaling", "partial_rotary_factor")
+    assert {name: about[name] for name in names if name in about} == older
+    assert load_model_dir(tmp_path)[0].config.rope_parameters == {"rope_theta": 5e5, **rope}
+
+
 def test_a_saved_card_has_the_end_of_the_template_beside_its_own(tmp_path: Path) -> None:
     """The card of a base model lacks it, so ``generate`` went on after each answer."""
     model = build_tiny_model(SMALL, tokenizer(), seed=1)

@@ -1,8 +1,10 @@
-"""Where models run, and in what precision."""
+"""Where models run, in what precision, and what their files say to other programs."""
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -69,3 +71,18 @@ def in_full(kind: Any, path: str, *, trust_remote_code: bool, **more: Any) -> tu
             "sampled with nor trained here; wanted the model that they were made from"
         )
     return model, report
+
+
+def add_old_names(file: Path) -> None:
+    """Say of rotary positions what transformers 4 said, beside the new, in a ``config.json``.
+
+    A program of its time (vLLM with it, say) reads the rest, and takes 10000 for the base.
+    """
+    about = json.loads(file.read_text(encoding="utf-8"))
+    for part in (about, about.get("text_config", {})):
+        rope = part.get("rope_parameters") or {}  # by kind of layer, it had no such names
+        own = {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
+        more = {key: value for key, value in rope.items() if key not in own}
+        if own:
+            part.update(own if more == {"rope_type": "default"} else {**own, "rope_scaling": more})
+    file.write_text(json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8")

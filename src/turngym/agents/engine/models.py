@@ -167,7 +167,6 @@ def load_model_dir(
     from turngym.agents.engine.devices import in_full  # imports torch
 
     path = _unpacked(path)
-    processor: Any = None
     try:
         with BUILDING, _no_progress_bars():
             model, report = in_full(
@@ -178,7 +177,7 @@ def load_model_dir(
             )
             if images:
                 with importing_extra("a model that sees", "vision"):
-                    processor = AutoProcessor.from_pretrained(str(path), **_OWN_CODE)
+                    processor: Any = AutoProcessor.from_pretrained(str(path), **_OWN_CODE)
                 tokenizer = processor.tokenizer
             else:
                 tokenizer = AutoTokenizer.from_pretrained(str(path), **_OWN_CODE)
@@ -393,6 +392,8 @@ def save_model_dir(
         path: The folder.
         state: Weights to write instead of the model's own.
     """
+    from turngym.agents.engine.devices import add_old_names
+
     # So that it stops where the policy does in programs that do not know the chat template.
     card = model.generation_config
     card.eos_token_id = list(end_ids(model, tokenizer))
@@ -403,6 +404,7 @@ def save_model_dir(
         model.generation_config = type(card)(**{name: getattr(card, name) for name in kept})
     with _no_progress_bars():
         model.save_pretrained(str(path), state_dict=state)
+        add_old_names(Path(path) / "config.json")
         if (vision := getattr(tokenizer, VISION, None)) is not None:
             vision.processor.save_pretrained(str(path))
         tokenizer.save_pretrained(str(path))
