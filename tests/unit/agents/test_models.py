@@ -76,6 +76,21 @@ def test_a_saved_model_has_its_positions_under_their_older_names_too(
     assert load_model_dir(tmp_path)[0].config.rope_parameters == {"rope_theta": 5e5, **rope}
 
 
+def test_a_model_with_a_head_of_its_own_does_not_say_that_it_has_none(tmp_path: Path) -> None:
+    """Some do, and what was saved of them was read with the embeddings for a head."""
+    model = build_tiny_model(SMALL, tokenizer(), seed=1)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() + 1)
+    save_model_dir(model, tokenizer(), tmp_path / "first")
+    file = tmp_path / "first" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "tie_word_embeddings": True}))
+    loaded, words = load_model_dir(tmp_path / "first")
+    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
+    save_model_dir(loaded, words, tmp_path / "second")
+    about = json.loads((tmp_path / "second" / "config.json").read_text())
+    assert about["tie_word_embeddings"] is False
+
+
 def test_a_saved_card_has_the_end_of_the_template_beside_its_own(tmp_path: Path) -> None:
     """The card of a base model lacks it, so ``generate`` went on after each answer."""
     model = build_tiny_model(SMALL, tokenizer(), seed=1)

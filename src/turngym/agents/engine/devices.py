@@ -70,6 +70,9 @@ def in_full(kind: Any, path: str, *, trust_remote_code: bool, **more: Any) -> tu
             f"model {path!r} cannot be loaded: its weights are quantised, and can be neither "
             "sampled with nor trained here; wanted the model that they were made from"
         )
+    head = model.get_output_embeddings()
+    if head is not None and head.weight is not model.get_input_embeddings().weight:
+        model.config.tie_word_embeddings = False  # else programs that it is written for tie them
     return model, report
 
 
