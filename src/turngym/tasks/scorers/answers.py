@@ -34,9 +34,10 @@ _MARKS = (
     "‘’‚‛“”„‟«»‹›ʼ´′″\u2010\u2011‒–—―\u2212…¡¿。、，！？：；「」『』（）《》・\u00ad\u200b\ufeff"
 )
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation + _MARKS)
-_THOUSANDS = re.compile(r"(?<=\d)[,\u00a0\u2009\u202f](?=\d{3}\b)")
+_THOUSANDS = re.compile(r"(?<=\d)[,_'’\u00a0\u2009\u202f](?=(?:\d\d,)*\d{3}\b)")
 _POINT = re.compile(r"\.(?=\d)(?<![^\W\d]\.)")
 _MINUS = re.compile(r"[-\u2010\u2011\u2212](?=[$€£¥]?\.?\d)(?<!\w.)")
+_BETWEEN_DIGITS = re.compile(rf"(?<=\d)[{re.escape(string.punctuation + _MARKS[:-3])}]+(?=\d)")
 _KEPT = str.maketrans("\ue000\ue001", ".-")
 """What stands for points and signs of numbers while other marks are taken out."""
 
@@ -44,14 +45,15 @@ _KEPT = str.maketrans("\ue000\ue001", ".-")
 def normalize_answer(text: str) -> str:
     """Return ``text`` in lower case, without punctuation, articles and superfluous blanks.
 
-    "The Pale-Harbour." becomes "paleharbour", "12,400" becomes "12400"; "-3.5" is not "35".
+    "The Pale-Harbour." becomes "paleharbour", "12,400" becomes "12400"; "-3.5" is not "35", nor
+    is "1/2" "12".
 
     Source:
-        Rajpurkar et al. 2016, arXiv:1606.05250, evaluation script; thousands, points and signs of
-        numbers, and “typographic” marks are ours.
+        Rajpurkar et al. 2016, arXiv:1606.05250, evaluation script; thousands, points, signs and
+        other marks of numbers, and “typographic” marks are ours.
     """
     text = _POINT.sub("\ue000", _MINUS.sub("\ue001", _THOUSANDS.sub("", text)))
-    text = _without_marks(text).translate(_KEPT)
+    text = _without_marks(_BETWEEN_DIGITS.sub(" ", text)).translate(_KEPT)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
