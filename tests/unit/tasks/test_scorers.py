@@ -43,6 +43,9 @@ SCHEMA = '{"type": "object", "required": ["n"], "properties": {"n": {"type": "in
         (Numeric(), "50%", "0.5", 1.0),
         (Numeric(), "50 %", "50 %", 1.0),
         (Numeric(), "1e3", "1000", 1.0),
+        (Numeric(), "18446744073709551615", "18446744073709551616", 0.0),
+        (Numeric(), "1e99999999999999999999", "1", 0.0),
+        (Numeric(absolute=0.1), "1.1", "1", 1.0),  # 1.1 - 1 is more than 0.1 in floats
         (Pattern(), "Room 12b", r"room \d+[a-c]", 1.0),
         (Pattern(ignore_case=False), "Room 12b", r"room \d+[a-c]", 0.0),
         (Pattern(), "Room 12b, I think", r"room \d+[a-c]", 0.0),

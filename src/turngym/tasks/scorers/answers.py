@@ -7,7 +7,6 @@ the scorer: an answer, a number, a pattern, a JSON Schema.
 from __future__ import annotations
 
 import json
-import math
 import re
 import string
 import unicodedata
@@ -15,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -66,11 +66,14 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 def token_f1(answer: str, references: Sequence[str]) -> float:
     """Return the F1 of the words of ``answer`` (precision and recall), for the best reference.
 
-    ``2 p r / (p + r)`` over bags of normalised words. "unknown" and its like have no parts: they
-    match whole or not at all.
+    ``2 p r / (p + r)`` over bags of normalised words. "unknown" and its like, "yes" and "no" have
+    no parts: they match whole or not at all.
 
     Returns:
         In [0, 1]; 0 when either side has no words.
+
+    Source:
+        Yang et al. 2018, arXiv:1809.09600, evaluation script.
     """
     return max((_f1(_canonical(answer), _canonical(one)) for one in references), default=0.0)
 
@@ -94,7 +97,7 @@ def _canonical(text: str) -> str:
 
 
 def _f1(given: str, wanted: str) -> float:
-    if UNKNOWN in (given, wanted):
+    if not {UNKNOWN, "yes", "no"}.isdisjoint((given, wanted)):
         return float(given == wanted)
     left, right = Counter(given.split()), Counter(wanted.split())
     common = sum((left & right).values())
@@ -111,6 +114,8 @@ _NUMBER = re.compile(
 )  # commas between thousands (or lakhs) alone: "1,2" is not 12
 _WITH_UNIT = re.compile(rf"(?:= ?|[$€£¥] ?)?({_NUMBER.pattern}) ?[A-Za-z°µμΩ²³/$€£¥]{{0,12}}\.?")
 """A number and its unit, no sentence: "not 12" holds one number too."""
+_EXACT = Context(prec=60, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
+"""2**64 is not 2**64 - 1, and what is too large or small for it is no number."""
 _MAX_CHARS = 10_000
 """Of an answer that a pattern or a schema looks at."""
 
@@ -178,8 +183,10 @@ class Numeric(AnswerScorer):
         given = re.sub(r"^-([$€£¥])", r"\1-", given)
         if (found := _WITH_UNIT.fullmatch(given)) is None:
             return 0.0
-        near = max(self.absolute, self.relative * abs(wanted := _number(reference)))
-        return float(abs(_number(found[1]) - wanted) <= near)
+        with localcontext(_EXACT):
+            wanted = _number(reference)
+            near = max(_number(repr(self.absolute)), _number(repr(self.relative)) * abs(wanted))
+            return float(abs(_number(found[1]) - wanted) <= near)
 
     def check(self, reference: str) -> None:
         """Raise where the reference is no finite number.
@@ -187,8 +194,9 @@ class Numeric(AnswerScorer):
         Raises:
             ConfigError: It is none.
         """
-        if _NUMBER.fullmatch(reference.strip()) is None or not math.isfinite(_number(reference)):
-            raise ConfigError(f"wanted a number, got {reference[:40]!r}")
+        with localcontext(_EXACT):
+            if _NUMBER.fullmatch(reference.strip()) is None or not _number(reference).is_finite():
+                raise ConfigError(f"wanted a number, got {reference[:40]!r}")
 
 
 class Pattern(AnswerScorer):
@@ -283,6 +291,6 @@ def text_of(
     return score
 
 
-def _number(text: str) -> float:
+def _number(text: str) -> Decimal:
     text = text.strip().replace(",", "")
-    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    return Decimal(text[:-1]) / 100 if text.endswith("%") else Decimal(text)
