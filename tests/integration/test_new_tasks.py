@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from helpers.cli import TINY_RUN
 from turngym.cli.check import KINDS
 from turngym.cli.main import main
 from turngym.environments.web.chromium import NEED
+from turngym.tasks.questions import read_questions
 
 ROOT = Path(__file__).parents[2]
 MOST_LINES = {"game": 30, "shell": 30, "questions": 10, "page": 30, "harbor": 0, "package": 15}
@@ -324,6 +327,10 @@ QUESTIONS = 'questions = "q.jsonl"\nquestion = "q"\nanswer = "a"\n'
         ("", ROWS + "[1]\n", "row 3: wanted an object"),
         ("", ROWS.replace('"2"', "null"), "row 2: column 'a' is empty"),
         ("", ROWS.replace('"2"', "[]"), "row 2: column 'a' is empty"),
+        ("", ROWS.replace('"2"', "NaN"), "row 2: column 'a' is empty"),
+        ("", ROWS.replace('"2"', '["2", null]'), "row 2: column 'a' is empty"),
+        ("", ROWS.replace('"Two?"', "NaN"), "row 2: column 'q' is empty"),
+        ("", ROWS.replace('"2"', '{"text": ["2"]}'), "row 2: column 'a': wanted a text, a number"),
         ("", ROWS.replace('"2"', '"\\ud800"'), "row 2: no JSON: 'utf-8' codec can't encode"),
         ('split = "k"\n', ROWS, "unknown split"),
         ("", None, "there is no such file"),
@@ -381,6 +388,16 @@ def test_an_answer_of_two_lines_can_be_given(
     command = ["eval", "q.toml", "--agent", "expert", "--json"]
     assert main([*command, "--env-option", f"action_style={style}"]) == 0
     assert json.loads(capsys.readouterr().out)["local/q"]["solved"] == 1
+
+
+@pytest.mark.parametrize("answer", [date(2020, 1, 2), Decimal("1.50")], ids=["date", "amount"])
+def test_a_date_or_an_amount_of_parquet_is_an_answer(folder: Path, answer: object) -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"q": ["One?"], "a": [answer]})
+    pytest.importorskip("pyarrow.parquet").write_table(table, folder / "q.parquet")
+    (folder / "q.toml").write_text(QUESTIONS.replace("jsonl", "parquet"))
+    tasks = read_questions(folder / "q.toml")
+    assert tasks.problem(tasks.task("test", 0)).truth == str(answer)
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

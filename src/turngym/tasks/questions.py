@@ -117,13 +117,20 @@ def _question(row: Mapping[str, Any], settings: QuestionFile, where: str) -> Que
     else:
         prompt = str(_column(row, settings.question, where))
     found = _column(row, settings.answer, where)
-    references = tuple(map(_text, found if isinstance(found, list) else [found]))
+    given = found if isinstance(found, list) else [found]
+    if settings.scorer.is_answer and any(isinstance(one, dict | list | bytes) for one in given):
+        raise ConfigError(
+            f"{where}: column {settings.answer!r}: wanted a text, a number or a list of them, got "
+            f"{found!r:.60}"
+        )
+    references = tuple(_text(one, settings.answer, where) for one in given)
     if settings.expert is None and not settings.scorer.is_answer:
         raise ConfigError(
             f"{where}: scorer {settings.scorer.type!r} needs a right answer of each row too; name "
             "its column with expert = ..."
         )
-    right = _text(_column(row, settings.expert, where)) if settings.expert else references[0]
+    expert = _column(row, settings.expert, where) if settings.expert else given[0]
+    right = _text(expert, settings.expert or settings.answer, where)
     try:
         for one in references:
             settings.scorer.check(one)
@@ -135,16 +142,22 @@ def _question(row: Mapping[str, Any], settings: QuestionFile, where: str) -> Que
     return Question(prompt=prompt, references=references, scorer=settings.scorer, right=right)
 
 
-def _text(value: Any) -> str:  # of a row
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _text(value: Any, name: str, where: str) -> str:  # of a row
+    if isinstance(value, int | float | dict | list):
+        return json.dumps(_filled(value, name, where), ensure_ascii=False, default=str)
+    return str(_filled(value, name, where))
 
 
 def _column(row: Mapping[str, Any], name: str, where: str) -> Any:  # of a row
     if name not in row:
         raise unknown_name("column", name, row, hint=f"{where} has no value for it.")
-    if row[name] is None or row[name] == []:
+    return _filled(row[name], name, where)
+
+
+def _filled(value: Any, name: str, where: str) -> Any:  # of a row
+    if value is None or value == [] or value != value:  # NaN, as pandas writes what is missing
         raise ConfigError(f"{where}: column {name!r} is empty")
-    return row[name]
+    return value
 
 
 def read_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
