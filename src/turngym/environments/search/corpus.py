@@ -191,10 +191,11 @@ def record_of(value: Any, where: str, after: Position) -> Record:
     problem = _problem(value)
     if problem:
         return Record(problem=problem, where=where, after=after)
-    doc_id = str(value["id"])
+    doc_id, title = str(value["id"]), value.get("title")
+    has_title = title and title == title  # NaN, as pandas writes what is missing, is none
     document = Document(
         id=doc_id,
-        title=" ".join(str(value.get("title") or doc_id).split()),
+        title=" ".join(str(title if has_title else doc_id).split()),
         text=value["text"],
         meta=value.get("meta") or {},
     )

@@ -106,7 +106,8 @@ def question_from_json(value: Mapping[str, Any], where: str) -> Question:
     Raises:
         ConfigError: Something is missing or of the wrong type.
     """
-    row = {**value, "fixed_split": value.get("split", value.get("fixed_split"))}
+    row = {name: one for name, one in value.items() if one is not None}  # as Parquet fills up rows
+    row["fixed_split"] = row.get("split", row.get("fixed_split"))
     if "answer" in row:
         row.setdefault("answers", [row["answer"]])
     try:

@@ -28,12 +28,14 @@ def test_json_lines(tmp_path):
         {"id": "a", "title": "A", "text": "x", "meta": {"n": 1}},
         b"   ",
         {"id": 7, "text": "y"},
+        {"id": 8, "title": float("nan"), "text": "z"},  # as pandas writes what is missing
     )
     documents, problems = read(source)
     assert problems == []
     assert [(d.id, d.title, d.text, dict(d.meta)) for d in documents] == [
         ("a", "A", "x", {"n": 1}),
         ("7", "7", "y", {}),
+        ("8", "8", "z", {}),
     ]
 
 

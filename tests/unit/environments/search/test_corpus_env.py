@@ -218,6 +218,12 @@ def test_questions_survive_a_file(tmp_path):
         read_questions(tmp_path / "none.jsonl")
 
 
+def test_what_a_table_leaves_empty_is_as_if_it_were_not_there(tmp_path):
+    empty = dict.fromkeys(("answer", "kind", "plan", "mentions", "split"))
+    (found,) = read_questions_of(tmp_path, [{**empty, "text": "Where?", "answers": ["x"]}])
+    assert found == Question(text="Where?", answers=("x",))
+
+
 def read_questions_of(tmp_path, values):
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, values)))
     return read_questions(tmp_path / "q.jsonl")
