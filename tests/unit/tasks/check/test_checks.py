@@ -76,6 +76,22 @@ def hanging() -> EnvSubject:
     return EnvSubject(lambda: as_gym(QuestionEnv(tasks=tasks)), "hanging")
 
 
+@pytest.mark.parametrize(
+    ("prompt", "says_something"),
+    [("法国的首都是什么？", True), ("2+2=?", True), ("Go!", False), ("...", False)],
+)
+def test_an_opening_says_something_without_blanks_too(prompt, says_something):
+    problem = type("Asks", (Hanging,), {"prompt": prompt})()
+    tasks = ListedSet("asks", [("one", problem)])
+    with closing(EnvSubject(lambda: as_gym(QuestionEnv(tasks=tasks)), "asks")) as subject:
+        checks = TaskChecks(subject, subject.task("test", 0))
+        if says_something:
+            assert checks.startup()["prompt"] == prompt
+        else:
+            with pytest.raises(Broken, match="the opening says nothing"):
+                checks.startup()
+
+
 def test_a_judge_that_never_ends_is_found(monkeypatch):
     monkeypatch.setattr(playing, "_EPISODE_S", 0.01)
     with closing(hanging()) as subject:
