@@ -27,6 +27,7 @@ ABROAD = [
     Document(id="end", title="Οδός", text="Η οδός είναι μακριά."),
     Document(id="star", title="İstanbul", text="Une e\u0301toile."),
     Document(id="hi", title="हिन्दी", text="हिन्दी भारत की राजभाषा है।"),
+    Document(id="who", title="The Who", text="They play."),
 ]
 EXTRAS = [
     pytest.param("sqlite"),
@@ -93,6 +94,7 @@ def test_an_article_is_found_by_its_title(backend: SearchBackend):
         ("étoile", "star"),
         ("e\u0301toile", "star"),
         ("हिन्दी", "hi"),
+        ("The Who", "who"),  # of stop words alone
     ],
 )
 def test_a_word_is_found_as_it_is_written(backend, query, id):
@@ -165,7 +167,7 @@ def test_ranks_are_joined_by_their_reciprocals():
 
 def test_vectors_that_do_not_fit_are_refused(folder, tmp_path):
     np.save(tmp_path / "v.npy", np.zeros((3, 4), np.float32))
-    with pytest.raises(ConfigError, match=r"shape \(3, 4\) does not fit 154 documents"):
+    with pytest.raises(ConfigError, match=r"shape \(3, 4\) does not fit 155 documents"):
         DenseBackend(folder / "documents.sqlite", tmp_path / "v.npy", letters)
 
 

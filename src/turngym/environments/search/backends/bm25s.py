@@ -29,8 +29,9 @@ class Bm25sBackend(StoredBackend):
 
     def rank(self, query: str, k: int) -> Sequence[tuple[int, float]]:
         """Return the best documents that hold any of the words."""
-        vocabulary = self._index.vocab_dict
-        words = [word for word in dict.fromkeys(_words(query)) if word in vocabulary]
+        words = list(dict.fromkeys(terms(query)))
+        words = [word for word in words if word not in STOP_WORDS] or words
+        words = [word for word in words if word in self._index.vocab_dict]
         if not words:
             return []
         numbers, scores = self._index.retrieve(
@@ -51,16 +52,12 @@ def build(database: Path, folder: Path) -> None:
     """
     bm25s = _bm25s()
     corpus = [
-        _words(document.title) * _TITLE_REPEATS + _words(document.text)
+        terms(document.title) * _TITLE_REPEATS + terms(document.text)
         for _, document in documents_of(database)
     ]
     index = bm25s.BM25()
     index.index(corpus, show_progress=False)
     index.save(str(folder))
-
-
-def _words(text: str) -> list[str]:
-    return [word for word in terms(text) if word not in STOP_WORDS]
 
 
 def _bm25s() -> Any:
