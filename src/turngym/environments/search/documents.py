@@ -10,7 +10,9 @@ from html.parser import HTMLParser
 from typing import Any
 
 _WORD = re.compile(r"\S+")
-_TERM = re.compile(r"[^\W_]+")
+_MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c)[0] == "M")
+_TERM = re.compile(rf"[^\W_]+(?:[{_MARKS}]+[^\W_]*)*")
+"""With marks, such as the vowels of Hindi and Thai: no letters, but parts of words."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 SNIPPET_SOURCE_CHARS = 8_000
@@ -49,7 +51,7 @@ class Hit:
 
 
 def terms(text: str) -> list[str]:
-    """Return the words of ``text`` as engines see them: letters and digits, in lower case."""
+    """Return the words of ``text`` as engines see them: letters, marks, digits, in lower case."""
     lower = text.lower().replace("i\u0307", "i")  # what İ becomes
     return _TERM.findall(unicodedata.normalize("NFC", lower))
 

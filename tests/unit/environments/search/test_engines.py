@@ -27,6 +27,9 @@ ABROAD = [
     Document(id="end", title="Οδός", text="Η οδός είναι μακριά."),
     Document(id="star", title="İstanbul", text="Une e\u0301toile."),
     Document(id="hi", title="हिन्दी", text="हिन्दी भारत की राजभाषा है।"),
+    Document(id="del", title="दिल्ली", text="दिल्ली भारत की राजधानी है।"),
+    Document(id="dal", title="दाल", text="दाल एक भारतीय व्यंजन है।"),
+    Document(id="ar", title="كَتَبَ", text="كَتَبَ الولد."),
     Document(id="who", title="The Who", text="They play."),
 ]
 EXTRAS = [
@@ -94,12 +97,21 @@ def test_an_article_is_found_by_its_title(backend: SearchBackend):
         ("étoile", "star"),
         ("e\u0301toile", "star"),
         ("हिन्दी", "hi"),
+        ("दाल", "dal"),
+        ("दिल्ली", "del"),
+        ("كَتَبَ", "ar"),
         ("The Who", "who"),  # of stop words alone
     ],
 )
 def test_a_word_is_found_as_it_is_written(backend, query, id):
     if backend.name != "dense":  # the encoder of these tests knows a to z
         assert backend.search(query, 3)[0].id == id
+
+
+def test_a_word_is_more_than_its_consonants(backend):
+    if backend.name in ("sqlite", "tantivy", "bm25s"):  # the others always find something
+        assert [hit.id for hit in backend.search("दाल", 5)] == ["dal"]
+        assert [hit.id for hit in backend.search("दूल", 5)] == []
 
 
 def test_results_are_whole_ordered_and_without_doubles(backend):
@@ -167,7 +179,7 @@ def test_ranks_are_joined_by_their_reciprocals():
 
 def test_vectors_that_do_not_fit_are_refused(folder, tmp_path):
     np.save(tmp_path / "v.npy", np.zeros((3, 4), np.float32))
-    with pytest.raises(ConfigError, match=r"shape \(3, 4\) does not fit 155 documents"):
+    with pytest.raises(ConfigError, match=r"shape \(3, 4\) does not fit 158 documents"):
         DenseBackend(folder / "documents.sqlite", tmp_path / "v.npy", letters)
 
 

@@ -34,7 +34,8 @@ CREATE TABLE documents(
 """
 FTS_SCHEMA = """
 CREATE VIRTUAL TABLE fts USING fts5(
-  title, text, content='documents', content_rowid='number', tokenize='porter unicode61'
+  title, text, content='documents', content_rowid='number',
+  tokenize="porter unicode61 categories 'L* N* Co M*'"
 )
 """
 

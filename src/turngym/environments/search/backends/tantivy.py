@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,7 +39,7 @@ class TantivyBackend(StoredBackend):
         if not words:
             return []
         parsed = self._index.parse_query(
-            " ".join(words), ["title", "text"], field_boosts=self._fields
+            _joined(words), ["title", "text"], field_boosts=self._fields
         )
         found = self._searcher.search(parsed, k, count=False).hits
         numbers = self._searcher.fast_field_values("number", [address for _, address in found])
@@ -60,7 +61,12 @@ def build(database: Path, folder: Path) -> None:
     index = tantivy.Index(schema.build(), path=str(folder))
     writer = index.writer(_WRITER_BYTES, 1)
     for number, document in documents_of(database):
-        title, text = (" ".join(terms(one)) for one in (document.title, document.text))
+        title, text = (_joined(terms(one)) for one in (document.title, document.text))
         writer.add_document(tantivy.Document(number=number, title=title, text=text))
     writer.commit()
     writer.wait_merging_threads()
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Return one text of ``words``, their marks as numbers: tantivy would part them there."""
+    return re.sub(r"[^\w ]", lambda mark: f"{ord(mark[0]):x}", " ".join(words))
