@@ -415,11 +415,11 @@ def _shown(template: str) -> str:
 
 def _last_line(text: str) -> str:
     """Return the last non-empty line, without a lead or code marks."""
-    if "```" in text:
-        fences = _FENCE.findall(text)
-        text = fences[-1] if fences else text
+    text = (_FENCE.findall(text) or [text])[-1]
     line = next((line for line in reversed(text.splitlines()) if line and not line.isspace()), "")
-    return LEAD.sub("", line.strip()).strip().strip("`").strip()
+    line = LEAD.sub("", line.strip()).strip()
+    ends_in_code = line[:1] != "`" and line.count("`") % 2 == 0  # answer `ls`
+    return line if ends_in_code else line.strip("`").strip()
 
 
 def _last_call(text: str) -> dict[str, Any] | None:
