@@ -205,6 +205,29 @@ def test_tasks_and_judges_of_ones_own_that_changed_are_not_mixed(
     assert "run: the files of its envs are not those of before" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("changed", ["questions", "index"])
+def test_questions_and_an_index_that_changed_are_not_mixed(
+    folder: Path, changed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "c.jsonl").write_text('{"id": "ada", "text": "Ada lives in Orm."}\n')
+    question = '{"text": "Where does Ada live?", "answers": ["Orm"], "split": "test"}\n'
+    (folder / "q.jsonl").write_text(question)
+    build = ["corpus", "build", "c.jsonl", "--out", "ix", "--fresh"]
+    assert main(build) == 0
+    options = ["--env-option", "index=ix", "--env-option", "questions=q.jsonl"]
+    command = ["eval", "search/corpus", "--agent", "random", *options, "--out", "run"]
+    assert main(command) == 0
+    assert main(build) == 0  # the same anew
+    assert main([*command, "--seeds", "2"]) == 0
+    if changed == "questions":
+        (folder / "q.jsonl").write_text(question.replace("Orm", "Tal"))
+    else:
+        (folder / "c.jsonl").write_text('{"id": "ada", "text": "Ada lives in Tal."}\n')
+        assert main(build) == 0
+    assert main([*command, "--seeds", "3"]) == 2
+    assert "run: the files of its envs are not those of before" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")

@@ -63,7 +63,7 @@ class _Plan:
 
     def identity(self, entries: Sequence[EnvEntry], policy: Policy) -> dict[str, Any]:
         """Return what decides the results, of environments and of who acts, as JSON values."""
-        from turngym.environments.own import files_digest
+        from turngym.environments.own import data_digests, files_digest
 
         found = {name: value for name, value in asdict(self).items() if name != "concurrency"}
         agent = policy.policy if isinstance(policy, Versus) else policy
@@ -72,6 +72,7 @@ class _Plan:
             found |= {"opponent_sha256": agent_digest(self.opponent, policy.opponent)}
         found |= {"envs": {entry.short_name: entry.id for entry in entries}}
         own = {entry.short_name: files_digest(entry.source) for entry in entries if entry.source}
+        own |= data_digests(self.env_options)
         return {**found, "envs_sha256": own} if own else found
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -203,6 +204,23 @@ def files_digest(source: str) -> str | None:
     else:
         return source_digest(source)
     return hashlib.sha256(repr([digest_of(file) for file in files]).encode()).hexdigest()
+
+
+def data_digests(options: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the SHA-256 of the questions and of the index that arguments of an environment name.
+
+    That of an index is the one of its contents, as its manifest has it.
+    """
+    from turngym.environments.search.index import MANIFEST, read_manifest
+
+    found: dict[str, str | None] = {}
+    for name in {"questions", "index"} & options.keys():
+        path = Path(str(options[name])).expanduser()
+        if (path / MANIFEST).is_file():
+            found[str(options[name])] = read_manifest(path).sha256
+        elif path.is_file():
+            found[str(options[name])] = digest_of(path)
+    return found
 
 
 def _tasks(name: str, path: Path) -> EnvEntry:

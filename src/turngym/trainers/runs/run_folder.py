@@ -31,7 +31,7 @@ from typing import IO, Any, Self
 from turngym import registry
 from turngym.coroutines import Uncut
 from turngym.custom import custom_parts
-from turngym.environments.own import files_digest
+from turngym.environments.own import data_digests, files_digest
 from turngym.errors import ConfigError, RecordError
 from turngym.provenance import VERSION, source_commit, source_digest
 from turngym.records import (
@@ -333,6 +333,8 @@ def _sources(config: TrainConfig) -> dict[str, str | None]:
     """Return the digests of what environments and parts of the user's own are made of."""
     entries = {part.id: registry.find(part.id) for part in config.env.parts}
     found = {name: files_digest(one.source) for name, one in entries.items() if one.source}
+    for part in config.env.parts:
+        found |= data_digests(part.options)
     own = [part.function for part in custom_parts(config)]
     return found | {name: source_digest(name) for name in own}
 
