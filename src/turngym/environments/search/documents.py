@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
-_WORD = re.compile(r"\S+")
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fff\u3001-\ua4cf\uf900-\ufaff"
+"""Scripts without blanks between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese."""
+_WORD = re.compile(rf"[{_UNSPACED}]{{1,2}}|[^\s{_UNSPACED}]{{1,100}}")
+_HALF_FIRST, _HALF_LAST = (re.compile(rf"^[^\s{_UNSPACED}]+"), re.compile(rf"[^\s{_UNSPACED}]+$"))
 _MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c)[0] == "M")
 _TERM = re.compile(rf"[^\W_]+(?:[{_MARKS}]+[^\W_]*)*")
 """With marks, such as the vowels of Hindi and Thai: no letters, but parts of words."""
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+|(?<=[。！？])")
 
 SNIPPET_SOURCE_CHARS = 8_000
 """Characters of a document in which a snippet is looked for, and which a result carries."""
@@ -57,8 +60,8 @@ def terms(text: str) -> list[str]:
 
 
 def count_words(text: str) -> int:
-    """Return the number of blank-separated words."""
-    return len(text.split())
+    """Return the number of words: between blanks, two characters where a script has none."""
+    return len(_WORD.findall(text))
 
 
 def pages(text: str, page_words: int) -> list[str]:
@@ -90,8 +93,9 @@ def snippet(text: str, query_terms: frozenset[str], max_words: int) -> str:
         count = len(query_terms.intersection(terms(sentence)))
         if count > best_count and sentence.strip():
             best, best_count = sentence, count
-    words = best.split()
-    return " ".join(words[:max_words]) + (" ..." if len(words) > max_words else "")
+    ends = [match.end() for match in _WORD.finditer(best)]
+    is_cut = len(ends) > max_words
+    return " ".join((best[: ends[max_words - 1]] if is_cut else best).split()) + " ..." * is_cut
 
 
 def passages_with(text: str, wanted: str, *, width: int, limit: int) -> list[str]:
@@ -111,9 +115,9 @@ def passages_with(text: str, wanted: str, *, width: int, limit: int) -> list[str
         start, end = max(0, match.start() - width), min(len(text), match.end() + width)
         before, after = text[start : match.start()], text[match.end() : end]
         if start > 0 and not text[start - 1].isspace():
-            before = before.partition(" ")[2]  # no half words
+            before = _HALF_FIRST.sub("", before)  # no half words
         if end < len(text) and not text[end].isspace():
-            after = after.rpartition(" ")[0]
+            after = _HALF_LAST.sub("", after)
         found.append(" ".join(f"{before}{match[0]}{after}".split()))
         if len(found) == limit:
             break

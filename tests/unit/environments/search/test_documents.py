@@ -42,6 +42,16 @@ def test_places_are_found_across_blanks_and_letter_case():
     assert len(passages_with("a b " * 50, "a", width=0, limit=3)) == 3
 
 
+def test_a_text_without_blanks_is_shown_in_parts_too():
+    text = "法国的首都是巴黎。日本的首都是东京。" * 100
+    parts = pages(text, 250)
+    assert "".join(parts) == text
+    assert {count_words(part) for part in parts[:-1]} == {250}
+    assert snippet(text, frozenset(), 3) == "法国的首都是 ..."
+    assert passages_with(text, "东京", width=4, limit=1) == ["的首都是东京。法国的"]
+    assert len(pages("x" * 100_000, 250)) == 4
+
+
 def test_what_is_looked_for_is_no_pattern():
     assert passages_with("f(x) = .*", ".*", width=0, limit=2) == [".*"]
 
