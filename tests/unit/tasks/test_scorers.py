@@ -34,6 +34,7 @@ SCHEMA = '{"type": "object", "required": ["n"], "properties": {"n": {"type": "in
         (Numeric(), "-$12.50", "-12.5", 1.0),
         (Numeric(), "12.50 €", "12.5", 1.0),
         (Numeric(), "\u22125 μm", "-5", 1.0),
+        (Numeric(), "5 Million", "5", 0.0),
         (Numeric(), "not 1200", "1200", 0.0),
         (Numeric(), "It is 1200", "1200", 0.0),
         (Numeric(), "1200 or 1300", "1200", 0.0),
@@ -51,7 +52,9 @@ SCHEMA = '{"type": "object", "required": ["n"], "properties": {"n": {"type": "in
         (Pattern(), "Room 12b, I think", r"room \d+[a-c]", 0.0),
         (Schema(), '```json\n{"n": 3}\n```', SCHEMA, 1.0),
         (Schema(), '{"n": "3"}', SCHEMA, 0.0),
+        (Schema(), '```\n{"n": 3}```', SCHEMA, 1.0),
         (Schema(), "{", SCHEMA, 0.0),
+        (Schema(), "[" * 5_000, SCHEMA, 0.0),  # no fault of the judge, which would be no score
     ],
 )
 def test_an_answer_is_worth(scorer: AnswerScorer, answer: str, reference: str, score: float):

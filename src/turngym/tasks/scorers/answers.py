@@ -112,8 +112,9 @@ def _f1(given: str, wanted: str) -> float:
 _NUMBER = re.compile(
     r"[-+]?(?:(?:\d{1,3}(?:,\d{2,3})*,\d{3}|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?: ?%)?"
 )  # commas between thousands (or lakhs) alone: "1,2" is not 12
-_WITH_UNIT = re.compile(rf"(?:= ?|[$€£¥] ?)?({_NUMBER.pattern}) ?[A-Za-z°µμΩ²³/$€£¥]{{0,12}}\.?")
-"""A number and its unit, no sentence: "not 12" holds one number too."""
+_UNIT = r"(?!(?i:hundred|thousand|(?:m|b|tr)illion))[A-Za-z°µμΩ²³/$€£¥]{0,12}"
+_WITH_UNIT = re.compile(rf"(?:= ?|[$€£¥] ?)?({_NUMBER.pattern}) ?{_UNIT}\.?")
+"""A number and its unit, no sentence: "not 12" holds one number too, and "5 million" is not 5."""
 _EXACT = Context(prec=60, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 """2**64 is not 2**64 - 1, and what is too large or small for it is no number."""
 _MAX_CHARS = 10_000
@@ -234,19 +235,17 @@ class Schema(AnswerScorer):
         Raises:
             ConfigError: The schema refers to what it does not hold.
         """
-        text = re.sub(r"^```\w*\n|\n```$", "", answer[:_MAX_CHARS].strip())
-        try:
-            found = json.loads(text)
-        except ValueError:
-            return 0.0
         from jsonschema import Draft202012Validator
         from referencing import Registry
         from referencing.exceptions import Unresolvable
 
         # Its own registry would fetch what a reference names from the network.
         validator = Draft202012Validator(json.loads(reference), registry=Registry())
+        text = re.sub(r"^```\w*\n|\n?```$", "", answer[:_MAX_CHARS].strip())
         try:
-            return float(validator.is_valid(found))
+            return float(validator.is_valid(json.loads(text)))
+        except (ValueError, RecursionError):  # no JSON, or nested as nothing that was asked for
+            return 0.0
         except Unresolvable as error:
             raise ConfigError(f"the schema has no {error.ref!r}; put it into its '$defs'") from None
 
