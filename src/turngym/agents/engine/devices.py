@@ -82,7 +82,7 @@ def add_old_names(file: Path) -> None:
     A program of its time (vLLM with it, say) reads the rest, and takes 10000 for the base.
     """
     about = json.loads(file.read_text(encoding="utf-8"))
-    for part in (about, about.get("text_config", {})):
+    for part in (about, about.get("text_config") or {}):
         rope = part.get("rope_parameters") or {}  # by kind of layer, it had no such names
         own = {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
         more = {key: value for key, value in rope.items() if key not in own}

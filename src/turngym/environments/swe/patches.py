@@ -116,7 +116,9 @@ def apply_diff(diff: str, base: Mapping[str, bytes]) -> dict[str, bytes | None]:
         path = target or source
         if path is None:
             raise ConfigError(f"patch, line {number + 1}: names no file")
-        before = b"" if source is None else git.before or now.get(source)
+        before = b"" if source is None else now.get(source)
+        if before is None:  # moved or deleted by the lines above
+            before = git.before
         if before is None:
             raise ConfigError(f"patch: {source!r} is not in the project")
         if source not in (None, path, git.copied):
