@@ -179,7 +179,7 @@ async def _judge(env: AnyEnv, record: _Record) -> None:
                 record.pay(end.reward, info)
     with Boundary("score", EnvironmentFault):
         score = info["score"] if "score" in info else _attribute(env, "score", lambda: None)()
-        record.score = checked_score(score)
+        record.judge({**info, "score": score})
 
 
 def faulted(spec: EpisodeSpec, error: str) -> Trajectory:
@@ -257,18 +257,27 @@ class _Record:
         self.is_open = not answer.is_over
         if answer.is_over:
             self.stop = answer.stop_reason
-            scores = answer.info.get("scores", {})
-            self.scores = {name: checked_score(one) or 0.0 for name, one in scores.items()}
-            first = self.player or self.turns[0].player or ""
-            self.score = checked_score(self.scores.get(first, answer.info.get("score")))
+            self.judge(answer.info)
+
+    def judge(self, info: Info) -> None:
+        """Note the score of each player, and that of whose episode it is."""
+        scores = {name: checked_score(one) for name, one in info.get("scores", {}).items()}
+        self.scores = {name: one for name, one in scores.items() if one is not None}
+        first = self.player or (self.turns[0].player if self.turns else None)
+        self.score = checked_score(self.scores.get(first or "", info.get("score")))
 
     def pay(self, reward: float, info: Info) -> None:
         """Add the reward of the state that is left to the last turn."""
         last = self.turns[-1]
         total = last.reward + float(reward)
         parts = {"reward_parts": last.reward_parts} if last.reward_parts else {}
-        joined = joined_info(parts, info, total).get("reward_parts", {})
-        self.turns[-1] = replace(last, reward=total, reward_parts=joined)
+        joined = joined_info({**parts, "other_rewards": last.other_rewards}, info, total)
+        self.turns[-1] = replace(
+            last,
+            reward=total,
+            reward_parts=joined.get("reward_parts", {}),
+            other_rewards=joined["other_rewards"],
+        )
 
     def trajectory(self) -> Trajectory:
         spec = self.spec

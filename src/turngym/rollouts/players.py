@@ -216,7 +216,7 @@ def _of(episode: Trajectory, player: str) -> Trajectory:
         episode,
         turns=tuple(turns),
         player=player,
-        score=episode.scores.get(player, episode.score),
+        score=episode.scores.get(player, None if episode.scores else episode.score),
         final_observation=episode.final_observation if is_shown else (),
     )
 

@@ -5,6 +5,7 @@ import gymnasium
 import pytest
 from gymnasium.wrappers import OrderEnforcing
 
+import turngym
 from helpers.broken_envs import Switch
 from helpers.envs import LadderEnv, registered
 from turngym.environments.core.actions import Commands
@@ -293,6 +294,14 @@ def test_agreement_is_paid_and_success_is_still_the_environments():
     assert (reward, terminated, truncated) == (pytest.approx(0.19), False, True)
     assert info["score"] == 2 / 99
     assert info["stop_reason"] == "truncated_turns"
+
+
+def test_agreement_is_all_that_is_paid_in_a_game_of_two():
+    env = ExpertMatch(turngym.make("text/tictactoe"))
+    env.reset(seed=1)
+    *_, info = env.step("no move")  # loses, which pays the other
+    assert info["scores"]
+    assert "other_rewards" not in info
 
 
 def test_an_environment_whose_actions_cannot_be_compared_is_refused():

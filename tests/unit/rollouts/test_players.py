@@ -13,6 +13,7 @@ from turngym.agents.policy import EpisodeContext
 from turngym.agents.scripted import ExpertPolicy, RandomPolicy
 from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome, TurnEnv
+from turngym.environments.core.limits import TurnLimit
 from turngym.environments.gym.wrappers import RecordTurns
 from turngym.records import from_json, read_trajectories, to_json
 from turngym.rollouts.atif import from_atif, to_atif
@@ -124,6 +125,33 @@ async def test_a_player_is_introduced_at_its_first_turn():
     assert [["instructions" in info for info in one.infos] for one in sessions] == [
         [True, False]
     ] * 3
+
+
+class Settled(RoundTable):
+    """Where it is cut short, who acted last pays all others 1; Cat, who left, has no score."""
+
+    def end_at_limit(self):
+        others = dict.fromkeys(("Ann", "Ben"), 1.0)
+        info = {"other_rewards": others, "scores": {"Ann": 1.0, "Ben": 0.25}, "score": 0.25}
+        return Outcome(text="", reward=-2.0, info=info)
+
+
+async def test_a_game_that_the_rollout_cuts_pays_and_scores_each_player():
+    said = {"Ann": ("pass", "overflow"), "Cat": ("take",)}
+    found = await rollout(Settled(), Seated(**said), spec_of())
+    assert found.stop_reason is StopReason.TRUNCATED_CONTEXT
+    assert found.turns[-1].other_rewards == {"Ann": -1.0 + 1.0, "Ben": 1.0}
+    assert found.scores == {"Ann": 1.0, "Ben": 0.25}
+    sides = {side.player: (side.episode_return, side.score) for side in by_player(found)}
+    assert sides == {"Ann": (0.0, 1.0), "Ben": (1.0, 0.25), "Cat": (0.0, None)}
+
+
+async def test_a_limit_of_the_environment_adds_to_what_the_last_turn_paid_others():
+    env = Settled()
+    env.episode_limits = [TurnLimit(3)]
+    found = await rollout(env, Seated(Cat=("take",)), spec_of())
+    assert found.stop_reason is StopReason.TRUNCATED_TURNS
+    assert found.turns[-1].other_rewards == {"Ann": -1.0 + 1.0, "Ben": 1.0}
 
 
 async def test_return_and_score_are_of_who_acts_first():

@@ -41,7 +41,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from turngym.errors import ConfigError
-from turngym.types import Message, StopReason, whole
+from turngym.types import Message, StopReason, sum_by_name, whole
 
 _SAMPLE_ALPHABET = "abcdefghijklmnopqrstuvwxyz ABC 0123456789 .,:;!?'\"{}[]()\n\té中🙂"
 
@@ -275,12 +275,18 @@ def announce_calls(info: Info, most: int, name: str) -> None:
 
 
 def joined_info(info: Mapping[str, Any], more: Mapping[str, Any], reward: float) -> Info:
-    """Return ``info`` and ``more``, with parts that sum to ``reward`` where one of them has any."""
+    """Return ``info`` and ``more``, with parts that sum to ``reward`` where one of them has any.
+
+    What they pay other players is added up.
+    """
     joined = {**info, **more}
     if "reward_parts" in joined:
         parts = {**info.get("reward_parts", {}), **more.get("reward_parts", {})}
         rest = reward - sum(parts.values())
         joined["reward_parts"] = {**parts, "end": rest} if abs(rest) > 1e-9 else parts
+    if "other_rewards" in joined:
+        others = (info.get("other_rewards", {}), more.get("other_rewards", {}))
+        joined["other_rewards"] = sum_by_name(*others)
     return joined
 
 

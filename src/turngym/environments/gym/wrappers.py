@@ -162,6 +162,7 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
         observation, _, terminated, truncated, info = self.env.step(action)
         reward = self.agreement(action, expert)
         info["reward_parts"] = {"expert_match": reward}
+        info.pop("other_rewards", None)
         return observation, reward, terminated, truncated, info
 
     def end_at_limit(self) -> Outcome | None:
@@ -171,7 +172,8 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
         end: Outcome | None = self.env.get_wrapper_attr("end_at_limit")()
         if end is not None:
             end.reward = 0.0
-            end.info = {k: v for k, v in (end.info or {}).items() if k != "reward_parts"}
+            paid = ("reward_parts", "other_rewards")
+            end.info = {k: v for k, v in (end.info or {}).items() if k not in paid}
         return end
 
     def agreement(self, action: str, expert: str) -> float:
