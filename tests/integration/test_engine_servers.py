@@ -465,6 +465,7 @@ def test_vllm_is_started_as_training_needs_it(tmp_path: Path) -> None:
     assert line[:3] == ["py", "-m", "vllm.entrypoints.openai.api_server"]
     assert line[line.index("--host") + 1] == "127.0.0.1", "anybody could change the weights"
     assert line[line.index("--logprobs-mode") + 1] == "processed_logprobs"
+    assert line[line.index("--generation-config") + 1] == "vllm", "a card's top_k would be taken"
     assert "--enable-scale-out" in line
     assert "--no-enable-chunked-prefill" in line, "a seeded request would end the CPU build"
     assert more["VLLM_CPU_KVCACHE_SPACE"], "the CPU build would ask for nearly all of the memory"

@@ -78,6 +78,8 @@ def command(
     line += ["--model", str(model), "--served-model-name", "policy", *where]
     line += ["--dtype", config.dtype, "--max-model-len", str(context), "--enable-scale-out"]
     line += ["--enable-prefix-caching", "--logprobs-mode", "processed_logprobs"]
+    # Else chat and completions take top_k, min_p and penalties of the model's card, unasked.
+    line += ["--generation-config", "vllm"]
     backend = "turngym_files" if config.weights == "files" else config.weights
     line += ["--weight-transfer-config", json.dumps({"backend": backend})]
     if config.dtype != "float32":
