@@ -383,6 +383,22 @@ async def test_a_server_with_another_model_says_so_of_new_weights(
             await open_engine([url], patience_s=0.1)
 
 
+async def test_what_ended_a_server_is_said_beside_what_came_of_it(
+    served: tuple[str, LocalEngine], open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await open_engine([served[0]], patience_s=0.1)
+    causes = iter(["500: a kernel of it broke"])
+
+    async def sent(self: Replica, *asked: Any) -> Any:
+        raise ReplicaError(next(causes, "nothing listens"))
+
+    monkeypatch.setattr(Replica, "_send", sent)
+    monkeypatch.setattr(fleet, "_LOOK_S", 0.01)
+    async with asyncio.timeout(60):
+        with pytest.raises(EnginesLost, match="a kernel of it broke; later nothing listens"):
+            await engine.open(0).generate([7], LONG)
+
+
 async def test_a_request_that_is_refused_is_a_fault_of_its_episode(
     served: tuple[str, LocalEngine], open_engine: Open
 ) -> None:

@@ -51,7 +51,9 @@ class Member:
     """What it samples with; None while it gets no requests."""
     in_flight: int = 0
     cause: str = ""
-    """Why it does not serve."""
+    """Why it does not serve: what failed last."""
+    first_cause: str = ""
+    """What failed first since it served; the rest may follow from it."""
     ever_served: bool = False
     is_left_out: bool = False
     failures: deque[float] = field(default_factory=deque)
@@ -60,6 +62,16 @@ class Member:
     """How long it had been away when that was logged last."""
     transfer: Transfer | None = None
     """What carries weights in flight; None before the first, after a failure, and for files."""
+
+    @property
+    def why(self) -> str:
+        """What failed since it served, first and last."""
+        later = f"; later {self.cause}" if self.cause != self.first_cause else ""
+        return self.first_cause + later
+
+    def failed_by(self, cause: str) -> None:
+        """Note one more failure."""
+        self.cause, self.first_cause = cause, self.first_cause or cause
 
     def disconnect(self) -> None:
         """Let go of what carries weights; the next ones are sent over a new connection."""
@@ -144,7 +156,8 @@ class Fleet:
         """Send ``member`` nothing until it was looked at: a request failed with ``error``."""
         if member.serves is not None:
             logger.warning("engine %s: %s", member.replica.url, error)
-            member.serves, member.cause = None, str(error)
+            member.serves = None
+            member.failed_by(str(error))
             self._wake()
 
     async def hold(self, is_held: bool) -> None:
@@ -195,7 +208,7 @@ class Fleet:
 
     def table(self) -> str:
         """Return where each server is, and why it does not serve."""
-        return "; ".join(f"{one.replica.url}: {one.cause or 'serves'}" for one in self.members)
+        return "; ".join(f"{one.replica.url}: {one.why or 'serves'}" for one in self.members)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -247,7 +260,8 @@ class Fleet:
                 raise ReplicaError(what)
             self.counts["engine/reloads"] += 1
             logger.warning("engine %s: %s; loading again", member.replica.url, what)
-        member.serves, member.cause, member.last_seen = new, "", time.monotonic()
+        member.serves, member.last_seen = new, time.monotonic()
+        member.cause = member.first_cause = ""
         member.ever_served, member.is_left_out = True, False
         self._wake()
 
@@ -325,7 +339,7 @@ class Fleet:
         if member.child is not None or is_new or away_s >= _LONGER * member.said_s:
             logger.warning("engine %s: %s", member.replica.url, cause)
             member.said_s = away_s
-        member.cause = cause
+        member.failed_by(cause)
         member.failures.append(now)
         while now - member.failures[0] > _RESTARTS_WITHIN_S:
             member.failures.popleft()
