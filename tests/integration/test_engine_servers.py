@@ -555,6 +555,14 @@ def test_servers_take_adapters_of_the_model_alone(tmp_path: Path) -> None:
         load_config(TrainConfig, [*settings, "engine.adapter_rank=8", "engine.server=turngym"])
 
 
+@pytest.mark.parametrize("temperature", [0.009, 2.1])
+def test_temperatures_that_vllm_does_not_sample_at_are_refused(temperature: float) -> None:
+    settings = ["demo", "engine.type=vllm", f"rollout.temperature={temperature}"]
+    with pytest.raises(ConfigError, match=r"vLLM samples at 0\.01 to 2\.0 alone"):
+        load_config(TrainConfig, settings)
+    load_config(TrainConfig, [*settings, "engine.server=turngym"])
+
+
 def test_servers_are_started_for_weights_in_flight(tmp_path: Path) -> None:
     where: Any = {"context": 64, "port": 1, "folder": tmp_path}
     for way in ("files", "nccl", "ipc"):
@@ -644,6 +652,7 @@ async def test_a_vllm_that_was_started_otherwise_is_named_before_anything_starts
         assert "rank 0 at most" in await looked(**wanted, adapter_rank=4)
         how["lora_config"] = {"max_lora_rank": 8}
         await asyncio.to_thread(check, config(**wanted, adapter_rank=8), context=CONTEXT)
+        assert "no whole weights: wanted engine.adapter_rank=0" in await looked(**wanted)
         assert "takes adapters of rank 8 at most" in await looked(**wanted, adapter_rank=16)
 
 

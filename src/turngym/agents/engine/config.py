@@ -111,6 +111,8 @@ class LocalEngineConfig(StrictModel):
 
 
 _LAST_PORT = 65535
+_TEMPERATURES = (0.01, 2.0)
+"""Of vLLM: it refuses more, and samples at the least for less (but for 0) without a word."""
 _SET_BY = {
     "--context": "model.context",
     "--dtype": "engine.dtype",
@@ -233,16 +235,23 @@ class VllmEngineConfig(StrictModel):
             raise ValueError(f"{how} sends from GPU to GPU: wanted gpus of 1 or more, or 'files'")
         return self
 
-    def check_sender(self, *, device: str, ranks: int) -> None:
-        """Make sure that the learner can send new weights; GPUs of servers are known.
+    def check_run(self, device: str, ranks: int, temperature: float) -> None:
+        """Make sure that servers can sample and take new weights; their GPUs are known.
 
         Args:
             device: Of the learner, as in the settings.
             ranks: Of the learner.
+            temperature: At which actions are sampled.
 
         Raises:
-            ValueError: It cannot.
+            ValueError: They cannot.
         """
+        least, most = _TEMPERATURES
+        if self.server == "vllm" and not least <= temperature <= most:
+            raise ValueError(
+                f"rollout.temperature={temperature}: vLLM samples at {least} to {most} alone, "
+                "engine.server='turngym' at any"
+            )
         how = f"engine.weights={self.weights!r}"
         if self.weights == "files":
             return

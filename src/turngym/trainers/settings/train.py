@@ -407,7 +407,7 @@ class TrainConfig(StrictModel):
     @model_validator(mode="after")
     def _weights_fit(self) -> Self:
         if isinstance(placed := self.placed_engine, VllmEngineConfig):
-            placed.check_sender(device=self.learner.device, ranks=self.learner.ranks)
+            placed.check_run(self.learner.device, self.learner.ranks, self.rollout.temperature)
         rank = self.engine.adapter_rank if isinstance(self.engine, VllmEngineConfig) else 0
         if not rank:
             return self

@@ -186,6 +186,8 @@ async def _check_started(replica: Replica, config: VllmEngineConfig) -> None:
         wrong = f"reports {mode}, without temperature: wanted --logprobs-mode {_LOGPROBS}"
     elif dtype != f"torch.{config.dtype}":
         wrong = f"computes in {dtype}: wanted engine.dtype={config.dtype}"
+    elif most and not rank:
+        wrong = "takes adapters, and no whole weights: wanted engine.adapter_rank=0"
     elif rank > most:
         wrong = f"takes adapters of rank {most} at most: wanted engine.adapter_rank={rank}"
     if wrong:
