@@ -118,6 +118,8 @@ def command(
         environment[_GPUS] = _visible(config.gpus_of(number))
     else:  # in GiB; else the CPU build wants nearly all of the memory, and fails
         environment[CPU_CACHE] = os.environ.get(CPU_CACHE, CPU_CACHE_GIB)
+        # Else a server compiles a kernel at its first request, which ends it without a compiler.
+        environment["TORCHDYNAMO_DISABLE"] = "1"
     return [*line, *config.args], environment
 
 
