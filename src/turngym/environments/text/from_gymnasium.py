@@ -42,14 +42,14 @@ class GymnasiumEnv(TurnEnv):
         render_mode: ``"ansi"`` or None.
 
     Raises:
-        ConfigError: The action space is not Discrete, ``actions`` does not name all of it, or there
-            is no picture.
+        ConfigError: It is no Gymnasium environment, its action space is not Discrete, ``actions``
+            does not name all of it, or there is no picture.
 
     A task is a seed of the inner environment, so training and test tasks differ by their seeds
     only; a subclass may sample again until ``accepts`` agrees.
 
     Action: one of the names. Where the inner ``info`` has an ``action_mask``, a masked action is
-    refused without a step.
+    refused without a step; a mask that leaves none is no mask.
     Observation: what ``describe`` makes of the inner one.
     Reward: the inner one.
     Start: the inner reset with the task's seed.
@@ -127,8 +127,7 @@ class GymnasiumEnv(TurnEnv):
 
     def legal_actions(self) -> list[str]:
         """Return the actions that are not masked; all of them when there is no mask."""
-        legal = [self.say(n) for n in range(len(self._names)) if self._is_legal(n)]
-        return legal or [self.say(n) for n in range(len(self._names))]
+        return [self.say(n) for n in range(len(self._names)) if self._is_legal(n)]
 
     def reminder(self) -> str:
         return self.text()
@@ -185,7 +184,7 @@ class GymnasiumEnv(TurnEnv):
 
     def _is_legal(self, number: int) -> bool:
         mask = self._inner_info.get("action_mask")
-        return mask is None or bool(mask[number])
+        return mask is None or bool(mask[number]) or not any(mask)  # none left is no mask
 
 
 from_gymnasium = GymnasiumEnv
@@ -210,7 +209,11 @@ def _made(
     if isinstance(env_or_id, str):
         return gymnasium.make(env_or_id, render_mode=render_mode)
     if not isinstance(env_or_id, gymnasium.Env):
-        return env_or_id()
+        made = env_or_id() if callable(env_or_id) else env_or_id
+        if not isinstance(made, gymnasium.Env):
+            kind = f"{type(made).__module__}.{type(made).__qualname__}"
+            raise ConfigError(f"from_gymnasium: {kind} is no gymnasium.Env; write a TurnEnv for it")
+        return made
     try:
         return copy.deepcopy(env_or_id)
     except (TypeError, AttributeError, RuntimeError) as error:

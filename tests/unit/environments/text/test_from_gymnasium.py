@@ -147,6 +147,17 @@ def test_masked_actions_are_refused_without_a_step():
     assert info["legal_actions"] == ["step right"]
 
 
+def test_a_mask_that_leaves_no_action_is_no_mask():
+    inner = Corridor()
+    inner.info = lambda: {"action_mask": np.zeros(2, np.int8)}
+    env = from_gymnasium(lambda: inner, actions=NAMES)
+    _, info = env.reset(seed=0)
+    assert info["legal_actions"] == [*NAMES]
+    before = inner.at
+    assert "invalid_action" not in env.step("step right")[4]
+    assert inner.at == before + 1
+
+
 def test_a_time_limit_of_the_inner_environment_truncates():
     env = from_gymnasium(
         lambda: gymnasium.wrappers.TimeLimit(Corridor(), 2), actions=NAMES, success=lambda *_: False
@@ -172,6 +183,18 @@ def test_an_instance_that_cannot_be_copied_asks_for_a_function():
     inner.handle = (n for n in range(3))
     with pytest.raises(ConfigError, match="pass a function"):
         from_gymnasium(inner, actions=NAMES)
+
+
+class GameOfSeveral:
+    """Has agents, as games of other libraries do, and is no ``gymnasium.Env``."""
+
+    agents = ("first", "second")
+
+
+@pytest.mark.parametrize("made", [GameOfSeveral(), GameOfSeveral])
+def test_what_is_no_gymnasium_environment_is_refused(made):
+    with pytest.raises(ConfigError, match=r"GameOfSeveral is no gymnasium\.Env; write a TurnEnv"):
+        from_gymnasium(made, actions=NAMES)
 
 
 def test_ids_of_gymnasium_work_with_a_readable_default():
