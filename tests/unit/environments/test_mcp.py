@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from turngym.api.trl import trl_environment
+from turngym.environments.core.limits import TurnLimit
 from turngym.environments.core.spaces import info_problems
 from turngym.environments.gym.face import as_gym
+from turngym.environments.gym.wrappers import limited
 from turngym.environments.tools.mcp import McpEnv
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.rollouts.gateway.hosted import HostedEnv
@@ -53,6 +55,21 @@ async def test_agent_calls_tools_and_is_judged_by_its_answer() -> None:
     assert (reward, over, info["score"]) == (1.0, True, 1.0)
     assert not info_problems(info, reward=reward, over=True)
     await env.close()
+    await env.close()
+
+
+async def test_an_episode_that_a_limit_ends_is_judged_as_well() -> None:
+    def judge(task: Any, answer: str, calls: Any) -> float:
+        return 1.0 if answer == "5" else 0.25 * len(calls)
+
+    env = limited(McpEnv(server(), judge=judge), TurnLimit(2))
+    await env.reset(seed=0, options={"task": TASK})
+    assert env.score() == 0.0
+    call = '{"name": "add", "arguments": {"a": 2, "b": 3}}'
+    await env.step(call)
+    _, reward, over, truncated, info = await env.step(call)
+    assert (reward, over, truncated, info["score"]) == (0.5, False, True, 0.5)
+    assert env.score() == 0.5  # which a gateway asks for
     await env.close()
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from turngym.environments.core.actions import Action, JsonTools, described_tool, function_tool
 from turngym.environments.core.env import AsyncTurnEnv
 from turngym.environments.core.episode import Outcome
+from turngym.environments.core.tasks import AT_WORK, judged_score
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.plugins import importing_extra
 from turngym.tasks.base import Task
@@ -48,7 +49,7 @@ class McpEnv(AsyncTurnEnv):
         (``files.read``) are written with ``_``.
     Observation: what the tool says, a resource that is a text too; pictures and other parts are
         named, not shown.
-    Reward: the judge's verdict on the answer, else 0.
+    Reward: the judge's verdict at the end, on "" where a limit comes before an answer; else 0.
     Start: a new connection; the task's instruction, else ``instruction``.
     End: ``answer``, or a limit.
 
@@ -56,7 +57,7 @@ class McpEnv(AsyncTurnEnv):
         server: Address of a server (``http://.../mcp``), the command line that starts one, as text
             or a list of words, or a server object of the ``mcp`` package.
         instruction: What is asked, for tasks without an instruction of their own.
-        judge: Says how good an answer is; None leaves episodes unscored.
+        judge: Says how good an answer is, "" at a limit; None leaves episodes unscored.
         tools: Names of the tools that are offered; None for all.
     """
 
@@ -84,6 +85,7 @@ class McpEnv(AsyncTurnEnv):
         self._offered = None if tools is None else set(tools)
         self._connection: _Connection | None = None
         self._calls: list[McpCall] = []
+        self._score: float | None = None
         self._names: dict[str, str] = {}
         """Of the tools at the server, by what they are called here."""
 
@@ -94,7 +96,7 @@ class McpEnv(AsyncTurnEnv):
             ConfigError: A tool is missing, or has the name of ours.
         """
         await self.close()
-        self._calls = []
+        self._calls, self._score = [], None if self._judge is None else 0.0
         self._connection = _Connection(self._server)
         found = await self._connection.open()
         known = {tool["function"]["name"] for tool in found}
@@ -115,19 +117,27 @@ class McpEnv(AsyncTurnEnv):
 
     async def turn(self, action: Action) -> Outcome:
         if action.name == ANSWER:
-            if self._judge is None:
-                return Outcome(text="Done.", terminated=True)
-            verdict = self._judge(
-                self.current_task, str(action.arguments["text"]), tuple(self._calls)
-            )
-            score = await verdict if inspect.isawaitable(verdict) else verdict
-            return Outcome(
-                text="Done.", reward=float(score or 0.0), terminated=True, info={"score": score}
-            )
+            outcome = await self._judged(str(action.arguments["text"]))
+            outcome.terminated = True
+            return outcome
         assert self._connection is not None
         call = await self._connection.call(self._names[action.name], action.arguments)
         self._calls.append(call)
         return Outcome(text=call.text, invalid_action=call.text if call.is_error else None)
+
+    async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
+        return await self._judged("")
+
+    def score(self) -> float | None:
+        """Return what the judge said; 0 before, and None without one."""
+        return judged_score(self._score)
+
+    async def _judged(self, answer: str) -> Outcome:
+        if self._judge is not None:
+            self._score = AT_WORK
+            verdict = self._judge(self.current_task, answer, tuple(self._calls))
+            self._score = await verdict if inspect.isawaitable(verdict) else verdict
+        return Outcome(text="Done.", reward=float(self._score or 0.0))
 
     async def close(self) -> None:
         if self._connection is not None:
