@@ -101,10 +101,9 @@ async def _played(hosted: HostedEnv, state: Any, generate: Any) -> Any:
     with anyio.move_on_after(_LONGEST_JUDGING_S, shield=True):
         total += await hosted.end()
         stop = answer.stop_reason
-        score = hosted.score() if stop is None else answer.score
         word = "" if stop is None else STOP_WORDS[stop].inspect_ai
         reason = "a limit of Inspect" if stop is None else stop.value
-        found = {"score": score, "return": total, "stop_reason": reason, "limit": word}
+        found = {"score": hosted.score(), "return": total, "stop_reason": reason, "limit": word}
         state.store.set(_KEY, found)
     if cut is not None:
         raise cut

@@ -108,8 +108,7 @@ async def _talk(hosted: HostedEnv, task: Any, player: Any) -> None:
             stop = answer.stop_reason
             interaction.trace.stop(STOP_WORDS[stop].verifiers or stop.value)
     trace = interaction.trace
-    score = hosted.score() if answer.stop_reason is None else answer.score
-    trace.info["turngym"] = {"task": chosen.id, "score": score}
+    trace.info["turngym"] = {"task": chosen.id, "score": hosted.score()}
     trace.record_reward("turngym", total)
 
 

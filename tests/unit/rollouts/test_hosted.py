@@ -72,6 +72,32 @@ async def test_so_is_one_of_the_state_that_is_left() -> None:
         hosted.score()
 
 
+class SaysItsScore(LadderEnv):
+    """What an end is worth stands in its ``info`` alone."""
+
+    def turn(self, action: Action) -> Outcome:
+        over = action.name == "jump"
+        return Outcome(text="", terminated=over, info={"score": 0.75} if over else None)
+
+    def end_at_limit(self) -> Outcome:
+        return Outcome(text="", reward=0.5, info={"score": 0.5})
+
+    def score(self) -> None:
+        return None
+
+
+async def test_the_score_is_what_the_end_said() -> None:
+    hosted = HostedEnv(SaysItsScore(), env_id="helpers/Ladder-v0")
+    await hosted.reset(hosted.task(0), seed=1)
+    await hosted.say("up")
+    assert hosted.score() is None
+    assert (await hosted.end(), hosted.score()) == (0.5, 0.5)
+    await hosted.reset(hosted.task(0), seed=1)
+    assert hosted.score() is None
+    await hosted.say("jump 1")
+    assert (await hosted.end(), hosted.score()) == (0.0, 0.75)
+
+
 async def test_a_reset_that_fails_leaves_no_episode_and_a_close_that_fails_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

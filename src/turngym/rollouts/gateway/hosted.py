@@ -77,6 +77,8 @@ class HostedEnv:
         self.is_over = True
         self.stop_reason: StopReason | None = None
         """Why the environment ended the episode."""
+        self._end: Mapping[str, Any] = {}
+        """What the end of the episode said, its score included."""
         self._learn_actions()
         self.instructions = _sendable(str(self._env.rules))
         self.observation = self.task_id = ""
@@ -125,7 +127,7 @@ class HostedEnv:
         """
         options = {"split": split or self._split} if task is None else {"task": task}
         self.is_over = True  # what was played before; a reset that fails begins nothing
-        self.stop_reason = None
+        self.stop_reason, self._end = None, {}
         with Boundary("reset", EnvironmentFault, ConfigError):
             observation, info = await self._env.reset(seed=seed, options=options)
             self._learn_actions()  # a server says its tools when an episode begins
@@ -171,6 +173,7 @@ class HostedEnv:
             self.is_over = True
             raise
         self.is_over, self.observation, self.image = is_over, answer.text, answer.image
+        self._end = info if is_over else {}
         self.stop_reason = answer.stop_reason
         return answer
 
@@ -184,8 +187,10 @@ class HostedEnv:
             return 0.0
         self.is_over = True
         with Boundary("judge", EnvironmentFault):
-            end = await awaited(self._env.end_at_limit())
-            return 0.0 if end is None else finite(end.reward)
+            if (end := await awaited(self._env.end_at_limit())) is None:
+                return 0.0
+            self._end = end.info or {}
+            return finite(end.reward)
 
     async def close(self) -> None:
         """Close the environment; one that cannot is logged, since its episode is over anyway."""
@@ -200,7 +205,8 @@ class HostedEnv:
             EnvironmentFault: The environment's judge broke.
         """
         with Boundary("score", EnvironmentFault):
-            return checked_score(self._env.score())
+            end = self._end
+            return checked_score(end["score"] if "score" in end else self._env.score())
 
 
 def _sendable(text: str) -> str:
