@@ -8,6 +8,7 @@ from turngym.environments.core.actions import (
     Commands,
     InvalidAction,
     JsonTools,
+    function_tool,
 )
 from turngym.errors import ConfigError
 
@@ -239,6 +240,25 @@ def test_an_integer_written_with_a_point_becomes_an_int():
     found = TOOLS.parse(call("search", query="x", limit=2.0))
     assert isinstance(found, Action)
     assert type(found.arguments["limit"]) is int
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "meant"),
+    [
+        ({"type": ["integer", "null"]}, 2.0, "2"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 2.0, "2"),
+        ({"type": "array", "items": {"type": "integer"}}, [2.0, 3], "[2, 3]"),
+        ({"type": "object", "properties": {"x": {"type": "integer"}}}, {"x": 2.0}, "{'x': 2}"),
+        ({"type": "number"}, 2.0, "2.0"),
+        ({"type": ["integer", "number"]}, 2.0, "2.0"),
+        ({"anyOf": [{"type": "integer"}, True]}, 2.5, "2.5"),
+    ],
+)
+def test_so_does_one_that_may_be_missing_or_stands_inside(schema, value, meant):
+    tools = JsonTools([function_tool("count", "Count.", {"n": schema}, ["n"])])
+    found = tools.parse(call("count", n=value))
+    assert isinstance(found, Action)
+    assert str(found.arguments["n"]) == meant
 
 
 @pytest.mark.parametrize(

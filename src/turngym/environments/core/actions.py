@@ -239,10 +239,10 @@ class JsonTools:
 
     def parse(self, text: str) -> Action | InvalidAction:
         """Return the tool call in ``text``, or why there is none."""
-        call = _last_call(text)
-        if call is None:
+        calls = [value for value, _ in json_objects(text) if isinstance(value.get("name"), str)]
+        if not calls:
             return InvalidAction(reason="No tool call found. " + self._hint())
-        name, arguments = call["name"], call.get("arguments", {})
+        name, arguments = calls[-1]["name"], calls[-1].get("arguments", {})
         if name not in self._schemas:
             return InvalidAction(reason=f"Unknown tool {name!r}. " + self._hint())
         if not isinstance(arguments, dict):
@@ -251,7 +251,7 @@ class JsonTools:
             return InvalidAction(reason=f"The arguments of {name!r} hold half of a unicode pair.")
         if (problem := self._schema_problem(name, arguments)) is not None:
             return InvalidAction(reason=problem)
-        return Action(name=name, arguments=self._with_ints(name, arguments))
+        return Action(name=name, arguments=_with_ints(arguments, self._schemas[name]))
 
     def render(self, action: Action) -> str:
         """Return the JSON of a call of ``action``."""
@@ -279,13 +279,6 @@ class JsonTools:
         where = ".".join(str(part) for part in error.absolute_path) or "arguments"
         return f"Tool {name!r}, {where}: {error.message[:200]}"
 
-    def _with_ints(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return ``arguments`` with 3.0 as 3 where the schema says integer, which admits both."""
-        known = self._schemas[name].get("properties", {}).items()
-        whole = {k for k, one in known if isinstance(one, Mapping) and one.get("type") == "integer"}
-        floats = {k: v for k, v in arguments.items() if k in whole and isinstance(v, float)}
-        return arguments | {key: int(value) for key, value in floats.items()}
-
     @cached_property
     def _validators(self) -> dict[str, Any]:
         from jsonschema import Draft202012Validator
@@ -302,6 +295,21 @@ class JsonTools:
                 raise ConfigError(f"tool {name!r}: bad JSON Schema: {error.message}") from error
             found[name] = validator(schema, registry=Registry())  # which fetches nothing
         return found
+
+
+def _with_ints(value: Any, schema: Any) -> Any:
+    """Return ``value`` with 3.0 as 3 where its schema says integer, which admits both."""
+    if not isinstance(schema, Mapping):
+        return value
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        return {key: _with_ints(one, known.get(key)) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_with_ints(one, schema.get("items")) for one in value]
+    any_of = [one for one in (schema, *schema.get("anyOf", ())) if isinstance(one, Mapping)]
+    kinds = str([one.get("type") for one in any_of])
+    is_int = "integer" in kinds and "number" not in kinds
+    return int(value) if is_int and isinstance(value, float) and value.is_integer() else value
 
 
 def calls_at_end(action: object) -> list[str]:
@@ -422,12 +430,6 @@ def _last_line(text: str) -> str:
     return line if ends_in_code else line.strip("`").strip()
 
 
-def _last_call(text: str) -> dict[str, Any] | None:
-    """Return the last JSON object in ``text`` that has a name, or None."""
-    named = [value for value, _ in json_objects(text) if isinstance(value.get("name"), str)]
-    return named[-1] if named else None
-
-
 def _is_unicode(value: Any) -> bool:
     """Return False when a text in ``value`` holds a lone surrogate, which no file can store."""
     try:
@@ -452,7 +454,7 @@ def readings(line: str) -> Iterator[str]:
     yield line
     bare = _bare(line)
     ended = _bare(bare[:-1].rstrip()) if bare.endswith(".") else bare
-    forms = (bare, ended, *(_QUOTED_WORDS.sub(_inside, form) for form in (line, bare, ended)))
+    forms = (bare, ended, *(_QUOTED_WORDS.sub(r"\1\2\3", form) for form in (line, bare, ended)))
     yield from (form for form in dict.fromkeys(forms) if form not in ("", line))
 
 
@@ -473,10 +475,6 @@ def quoted(text: str, quotes: str = _ANY_QUOTES) -> str:
 
 def _is_quoted(text: str, quotes: str) -> bool:
     return len(text) >= 2 and text[0] in quotes and QUOTES[text[0]] == text[-1]
-
-
-def _inside(match: re.Match[str]) -> str:
-    return next(group for group in match.groups() if group is not None)
 
 
 def _unwrapped(line: str) -> str:
