@@ -17,12 +17,15 @@ import turngym
 from helpers.envs import LadderEnv
 from helpers.raw_http import send
 from turngym.agents.serving.http import serving
+from turngym.api.agents import as_policy
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import AsyncTurnEnv, Outcome
 from turngym.environments.core.limits import TurnLimit
+from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.rollouts.gateway.hosted import HostedEnv
 from turngym.rollouts.gateway.openenv import OpenEnvServer
 from turngym.tasks.base import Task
+from turngym.types import StopReason
 
 pytestmark = pytest.mark.extra("starlette", "uvicorn", "websockets")
 
@@ -364,6 +367,25 @@ async def test_tools_of_a_server_of_mcp_tools_are_the_actions() -> None:
         with pytest.raises(EnvironmentFault, match="'double': timeout"):
             await far.step('{"name": "double", "arguments": {"fails": "timeout"}}')
         await far.close()
+
+
+async def test_what_another_server_calls_a_score_is_no_success() -> None:
+    from turngym.environments.tools.openenv import OpenEnvEnv
+
+    def says(asked: Any) -> Any:
+        if asked["type"] == "step":
+            metadata = {"score": 350, "invalid_action": True}
+            return {"observation": {"text": "eaten"}, "done": True, "metadata": metadata}
+        return tool_server_says(asked)
+
+    async with tool_server(says) as url:
+        far = OpenEnvEnv(url)
+        spec = EpisodeSpec(env_id="far", task=far.task("test", 0), env_seed=0, policy_seed=0)
+        act = as_policy(lambda observation, info: '{"name": "double", "arguments": {"a": 1}}')
+        played = await rollout(far, act, spec)
+        await far.close()
+    assert (played.stop_reason, played.score) == (StopReason.TERMINATED, None)
+    assert played.turns[0].invalid_action == "True"
 
 
 async def test_an_answer_that_nobody_waited_for_is_not_that_to_the_next_question() -> None:

@@ -184,15 +184,17 @@ def _outcome(data: Mapping[str, Any]) -> Outcome:
         name: one for name, one in (data.get("observation") or {}).items() if name not in _APART
     }
     metadata = data.get("metadata") or {}
-    text, wrong = _said(seen or metadata)
+    text, problem = _said(seen or metadata)
+    wrong = metadata.get("invalid_action") or problem
     is_over, is_cut = bool(data.get("done")), bool(metadata.get("truncated"))
     return Outcome(
         text=text,
         reward=float(data.get("reward") or 0.0),
         terminated=is_over and not is_cut,
         truncated=is_over and is_cut,
-        invalid_action=metadata.get("invalid_action") or wrong,
-        info={"score": metadata["score"]} if "score" in metadata else None,
+        invalid_action=str(wrong) if wrong else None,
+        # A server of ours says why it stopped, too; what another calls a score is its own affair.
+        info={"score": metadata.get("score")} if "stop_reason" in metadata else None,
     )
 
 
