@@ -50,9 +50,11 @@ SCHEMA = '{"type": "object", "required": ["n"], "properties": {"n": {"type": "in
         (Pattern(), "Room 12b", r"room \d+[a-c]", 1.0),
         (Pattern(ignore_case=False), "Room 12b", r"room \d+[a-c]", 0.0),
         (Pattern(), "Room 12b, I think", r"room \d+[a-c]", 0.0),
+        (Pattern(), "12b" + " " * 10_000 + "or 13b", r"1\db", 0.0),  # the whole of it counts
         (Schema(), '```json\n{"n": 3}\n```', SCHEMA, 1.0),
         (Schema(), '{"n": "3"}', SCHEMA, 0.0),
         (Schema(), '```\n{"n": 3}```', SCHEMA, 1.0),
+        (Schema(), '{"n": 3}' + " " * 10_000 + "or 4", SCHEMA, 0.0),
         (Schema(), "{", SCHEMA, 0.0),
         (Schema(), "[" * 5_000, SCHEMA, 0.0),  # no fault of the judge, which would be no score
     ],

@@ -118,7 +118,7 @@ _WITH_UNIT = re.compile(rf"(?:= ?|[$€£¥] ?)?({_NUMBER.pattern}) ?{_UNIT}\.?"
 _EXACT = Context(prec=60, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 """2**64 is not 2**64 - 1, and what is too large or small for it is no number."""
 _MAX_CHARS = 10_000
-"""Of an answer that a pattern or a schema looks at."""
+"""Of an answer that a pattern or a schema looks at; what is longer fits neither."""
 
 
 class AnswerScorer(StrictModel, ABC):
@@ -209,7 +209,9 @@ class Pattern(AnswerScorer):
 
     def compare(self, answer: str, reference: str) -> float:
         flags = re.DOTALL | (re.IGNORECASE if self.ignore_case else 0)
-        return float(re.fullmatch(reference, answer[:_MAX_CHARS].strip(), flags) is not None)
+        if len(answer := answer.strip()) > _MAX_CHARS:
+            return 0.0
+        return float(re.fullmatch(reference, answer, flags) is not None)
 
     def check(self, reference: str) -> None:
         """Raise where the reference is no pattern.
@@ -241,7 +243,9 @@ class Schema(AnswerScorer):
 
         # Its own registry would fetch what a reference names from the network.
         validator = Draft202012Validator(json.loads(reference), registry=Registry())
-        text = re.sub(r"^```\w*\n|\n?```$", "", answer[:_MAX_CHARS].strip())
+        if len(answer := answer.strip()) > _MAX_CHARS:
+            return 0.0
+        text = re.sub(r"^```\w*\n|\n?```$", "", answer)
         try:
             return float(validator.is_valid(json.loads(text)))
         except (ValueError, RecursionError):  # no JSON, or nested as nothing that was asked for
