@@ -20,13 +20,13 @@ from turngym.agents.policy import (
     PolicyTurn,
 )
 from turngym.coroutines import awaited
-from turngym.environments.core.spaces import Info, joined_info
+from turngym.environments.core.spaces import Info, checked_score, joined_info
 from turngym.errors import ConfigError, EnvironmentFault, EpisodeError, PolicyFault
 from turngym.faults import Boundary, Tolerated, cancellations, message_of
 from turngym.rollouts.players import Sessions, policy_boundary
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
-from turngym.types import LESSON, Message, StopReason, Trajectory, Turn, whole
+from turngym.types import LESSON, Message, StopReason, Trajectory, Turn
 
 SELF_CANCELLED = "CancelledError: code of the environment or the policy cancelled its own task"
 _CLOSE_S = 10.0
@@ -270,14 +270,9 @@ class _Record:
         """Add the reward of the state that is left to the last turn."""
         last = self.turns[-1]
         total = last.reward + float(reward)
-        parts = {"reward_parts": last.reward_parts} if last.reward_parts else {}
-        joined = joined_info({**parts, "other_rewards": last.other_rewards}, info, total)
-        self.turns[-1] = replace(
-            last,
-            reward=total,
-            reward_parts=joined.get("reward_parts", {}),
-            other_rewards=joined["other_rewards"],
-        )
+        paid = {"reward_parts": last.reward_parts, "other_rewards": last.other_rewards}
+        joined = joined_info({key: some for key, some in paid.items() if some}, info, total)
+        self.turns[-1] = replace(last, reward=total, **{k: joined.get(k, {}) for k in paid})
 
     def trajectory(self) -> Trajectory:
         spec = self.spec
@@ -488,19 +483,6 @@ async def _finish_session(session: PolicySession, record: _Record) -> None:
             if (learned := await session.finish(end)) is not None:
                 record.turns[-1] = learned.counted_in(record.turns[-1])
                 record.lesson = learned.lesson
-
-
-def checked_score(score: Any) -> float | None:
-    """Return a score as a number, ``whole`` where it is nearly that, or None.
-
-    Raises:
-        ValueError: It does not lie in [0, 1].
-    """
-    if score is None:
-        return None
-    if not 0.0 <= (found := whole(float(score))) <= 1.0:
-        raise ValueError(f"score must lie in [0, 1] or be None, got {score!r}")
-    return found
 
 
 def _attribute(env: Any, name: str, default: Any) -> Any:

@@ -301,3 +301,16 @@ def score_of(found: object) -> float | None:
     if isinstance(found, Coroutine):
         found.close()  # else Python warns that it was never awaited
     raise TypeError(f"score returned {type(found).__name__}, wanted a number or None")
+
+
+def checked_score(score: Any) -> float | None:
+    """Return a score as a number, ``whole`` where it is nearly that, or None.
+
+    Raises:
+        ValueError: It does not lie in [0, 1].
+    """
+    if score is None:
+        return None
+    if not 0.0 <= (found := whole(float(score))) <= 1.0:
+        raise ValueError(f"score must lie in [0, 1] or be None, got {score!r}")
+    return found

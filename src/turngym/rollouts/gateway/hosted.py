@@ -13,10 +13,10 @@ from typing import Any
 
 from turngym.coroutines import awaited
 from turngym.environments.core.actions import Action, ActionFormat, InvalidAction, JsonTools
+from turngym.environments.core.spaces import checked_score
 from turngym.environments.gym.hosts import as_async
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.faults import Boundary, Tolerated
-from turngym.rollouts.episode import checked_score
 from turngym.tasks.base import Split, Task
 from turngym.types import StopReason
 

@@ -36,6 +36,7 @@ CPU_CACHE, CPU_CACHE_GIB = "VLLM_CPU_KVCACHE_SPACE", "2"
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for the largest rank."""
+_CPU_BATCH = 32
 _END_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _LAST_CHARS = 300
@@ -78,8 +79,7 @@ def command(
     line += ["--model", str(model), "--served-model-name", "policy", *where]
     line += ["--dtype", config.dtype, "--max-model-len", str(context), "--enable-scale-out"]
     line += ["--enable-prefix-caching", "--logprobs-mode", "processed_logprobs"]
-    # Else chat and completions take top_k, min_p and penalties of the model's card, unasked.
-    line += ["--generation-config", "vllm"]
+    line += ["--generation-config", "vllm"]  # else a card's top_k and penalties count, unasked
     backend = "turngym_files" if config.weights == "files" else config.weights
     line += ["--weight-transfer-config", json.dumps({"backend": backend})]
     if config.dtype != "float32":
@@ -89,13 +89,12 @@ def command(
         line += ["--gpu-memory-utilization", str(config.gpu_memory)]
     else:
         # A seeded request whose prompt is read in pieces ends the CPU build, so none is.
-        most = 32
-        line += ["--enforce-eager", "--no-enable-chunked-prefill", "--max-num-seqs", str(most)]
-        line += ["--max-num-batched-tokens", str(most * context)]
+        line += ["--enforce-eager", "--no-enable-chunked-prefill", f"--max-num-seqs={_CPU_BATCH}"]
+        line += ["--max-num-batched-tokens", str(_CPU_BATCH * context)]
     if config.adapter_rank:  # the old ones, the new ones, and ones in reserve
         rank = min(size for size in _LORA_RANKS if size >= config.adapter_rank)
-        line += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2"]
-        line += ["--max-cpu-loras", "4"]
+        line += ["--enable-lora", "--max-loras=2", "--max-cpu-loras=4"]
+        line += ["--max-lora-rank", str(rank)]
     if config.routing:
         line += ["--enable-return-routed-experts"]
     environment = {
@@ -116,9 +115,8 @@ def command(
         environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if config.gpus:
         environment[_GPUS] = _visible(config.gpus_of(number))
-    else:  # in GiB; else the CPU build wants nearly all of the memory, and fails
+    else:  # the CPU build else wants nearly all of the memory, and a compiler at its first request
         environment[CPU_CACHE] = os.environ.get(CPU_CACHE, CPU_CACHE_GIB)
-        # Else a server compiles a kernel at its first request, which ends it without a compiler.
         environment["TORCHDYNAMO_DISABLE"] = "1"
     return [*line, *config.args], environment
 

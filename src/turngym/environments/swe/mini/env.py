@@ -393,6 +393,7 @@ class MiniEnv(TaskSetEnv, GradedGame):
         keep_case=True,
     )
     snapshot_kind: ClassVar[SnapshotKind] = "exact"
+    blocks = True  # the sandbox runs the calls meanwhile
     state: MiniState
 
     def __init__(self, **kwargs: Any) -> None:  # those of GradedGame
