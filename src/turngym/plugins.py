@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,6 +16,10 @@ from types import ModuleType
 from typing import Any
 
 from turngym.errors import ConfigError, MissingExtraError, missing_extra, unknown_name
+
+logger = logging.getLogger(__name__)
+_changed_ns: dict[Path, int] = {}
+"""When a file of the user's was last changed, as far as this process knows."""
 
 
 def import_attribute(kind: str, spec: str) -> Any:  # whatever the user wrote; the caller checks it
@@ -129,6 +134,14 @@ def _import_file(kind: str, where: str, spec: str) -> ModuleType:
     for module in list(sys.modules.values()):
         known = getattr(module, "__file__", None)
         if isinstance(known, str) and known.endswith(file.name) and Path(known).resolve() == file:
+            at = file.stat().st_mtime_ns
+            if _changed_ns.setdefault(file, at) != at:
+                _changed_ns[file] = at
+                logger.warning(
+                    "%s was changed after it was read: this process goes on with what it read, a "
+                    "new one (in a notebook: restart the kernel) reads it again",
+                    where,
+                )
             return module
     name = file.stem
     if name in sys.modules or not name.isidentifier() or _is_elsewhere(name, file):
@@ -138,6 +151,7 @@ def _import_file(kind: str, where: str, spec: str) -> ModuleType:
         raise ConfigError(f"{kind} {spec!r}: is no Python file")
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
+    _changed_ns[file] = file.stat().st_mtime_ns
     try:
         with _one_line(kind, file.name, spec), _searched(str(file.parent)):
             found.loader.exec_module(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from turngym.environments.gym.hosts import make_async
 from turngym.environments.gym.vector import make_vec
 from turngym.environments.own import files_digest
 from turngym.errors import ConfigError
+from turngym.plugins import import_attribute
 
 GAME = '''
 from turngym import Commands, Outcome, TextGame
@@ -319,6 +321,20 @@ def test_a_file_that_is_run_and_imported_registers_once(folder: Path) -> None:
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["echo_game:EchoEnv", "echo-easy"]
+
+
+def test_a_file_that_is_changed_after_it_was_read_is_named_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = folder / "edited.py"
+    file.write_text("def agent(observation, info):\n    return 'no'\n")
+    assert import_attribute("agent", "edited.py:agent")({}, {}) == "no"
+    file.write_text(file.read_text().replace("no", "yes"))
+    os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))
+    for _ in range(2):
+        assert import_attribute("agent", "edited.py:agent")({}, {}) == "no"
+    [warned] = caplog.messages
+    assert warned.startswith("edited.py was changed after it was read")
 
 
 def test_results_that_lie_beside_tasks_do_not_change_them(folder: Path) -> None:
