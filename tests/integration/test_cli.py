@@ -552,6 +552,13 @@ def test_eval_of_a_run_with_settings_behind_its_folder(
     assert "Did you mean 'temperature'?" in capsys.readouterr().err
 
 
+def test_an_opponent_in_an_environment_of_one_player_is_refused(capsys: Captured) -> None:
+    played = ["eval", "text/maze", "--agent", "random", "--episodes", "2", "--opponent", "expert"]
+    assert main(played) == 2
+    assert "--opponent expert: there is one player in text/maze" in capsys.readouterr().err
+    assert main([*played, "text/tictactoe"]) == 0
+
+
 # check
 
 

@@ -120,6 +120,8 @@ def test_who_the_opponent_is_can_be_said_in_python() -> None:
     assert chance.success > 0.9 > expert.success
     with pytest.raises(ConfigError, match="opponent: unknown agent 'stockfish'"):
         turngym.evaluate("text/fourinarow", "expert", opponent="stockfish")
+    with pytest.raises(ConfigError, match="opponent='expert': there is one player in text/maze"):
+        turngym.evaluate("text/maze", "expert", opponent="expert")
     seen: set[tuple[str, str]] = set()
 
     def first(observation: Any, info: Any) -> str:

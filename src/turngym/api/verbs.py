@@ -13,7 +13,7 @@ from turngym import registry
 from turngym.api.agents import CHANCE, against, as_policy, need_train_extra
 from turngym.config import load_config
 from turngym.coroutines import apart, stoppable
-from turngym.environments.gym.registration import done_with, make
+from turngym.environments.gym.registration import done_with, make, players_of
 from turngym.errors import ConfigError, TrainingError, require_known
 from turngym.rollouts.evaluation import evaluate as evaluation
 from turngym.rollouts.evaluation.statistics import Evaluation, summarize
@@ -70,6 +70,11 @@ def rollout(
     if attempts < 1:
         raise ConfigError(f"attempts must be at least 1, got {attempts}")
     make_env = partial(make, env, **options)
+    if opponent != CHANCE:
+        made = make_env()
+        done_with(made)
+        if not players_of(made):
+            raise ConfigError(f"opponent={opponent!r}: there is one player in {env}")
     playing = evaluation.evaluate(
         make_env,
         against(as_policy(agent), opponent),

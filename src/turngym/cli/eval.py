@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
@@ -22,7 +22,7 @@ from turngym.cli.arguments import EnvOptions, Json, complete_env, env_options, s
 from turngym.cli.output import evaluation_table, first_cause, print_found, progress, say
 from turngym.cli.play import interruptible, person
 from turngym.coroutines import cancelled_by_signals
-from turngym.environments.gym.registration import done_with, make, named
+from turngym.environments.gym.registration import done_with, make, named, players_of
 from turngym.errors import ConfigError, Interrupted
 from turngym.records import writable_folder
 from turngym.registry import EnvEntry
@@ -133,9 +133,7 @@ def evaluate(
     )
     policy = person() if agent == HUMAN else make_policy(agent)
     player = against(policy, person() if opponent == HUMAN else opponent)
-    for entry in entries:
-        if entry.id in chosen:  # wrong options are refused before there is a folder
-            done_with(_make(entry, plan))
+    _check_options(entries, chosen, plan)  # before there is a folder
     keeping: AbstractContextManager[EvalFolder | None] = nullcontext()
     if out is not None:
         identity = plan.identity(entries, player)
@@ -323,6 +321,19 @@ def _say_end(row: EpisodeRow, trajectory: Trajectory) -> None:
     for message in trajectory.final_observation:
         say(message.content)
     say(f"{trajectory.stop_reason}: {'solved' if trajectory.is_success else 'not solved'}")
+
+
+def _check_options(entries: Sequence[EnvEntry], chosen: Container[str], plan: _Plan) -> None:
+    """Make each environment that is named by itself, which refuses wrong options."""
+    with_one: list[str] = []
+    for entry in entries:
+        if entry.id in chosen:
+            made = _make(entry, plan)
+            with_one += [] if players_of(made) else [entry.short_name]
+            done_with(made)
+    if plan.opponent != CHANCE and len(with_one) == len(entries):
+        names = ", ".join(with_one)
+        raise ConfigError(f"--opponent {plan.opponent}: there is one player in {names}")
 
 
 def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:

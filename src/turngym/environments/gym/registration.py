@@ -90,6 +90,11 @@ def done_with(env: Any) -> None:
         env.close()
 
 
+def players_of(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
+    """Return who plays ``env``; nothing where there is one player."""
+    return tuple(env.get_wrapper_attr("players")) if env.has_wrapper_attr("players") else ()
+
+
 def make_expert_match(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Return a new environment by name whose expert pays; arguments as for ``make``."""
     from turngym.environments.gym.wrappers import ExpertMatch

@@ -27,7 +27,13 @@ from turngym.environments.core.env import TurnEnv
 from turngym.environments.core.spaces import ShownText
 from turngym.environments.gym.hosts import Isolation
 from turngym.environments.gym.ray_workers import RayWorkers
-from turngym.environments.gym.registration import done_with, make, make_expert_match, named
+from turngym.environments.gym.registration import (
+    done_with,
+    make,
+    make_expert_match,
+    named,
+    players_of,
+)
 from turngym.errors import ConfigError, TrainingError
 from turngym.pictures import PictureFolder
 from turngym.registry import find
@@ -87,8 +93,7 @@ class Playground:
     @property
     def players(self) -> tuple[str, ...]:
         """Who plays, in a game of several; else empty."""
-        several = self._catalogue.has_wrapper_attr("players")
-        return tuple(self._catalogue.get_wrapper_attr("players")) if several else ()
+        return players_of(self._catalogue)
 
     def close(self) -> None:
         """Release the environment that names the tasks. Safe to call twice."""
