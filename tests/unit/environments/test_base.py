@@ -89,6 +89,14 @@ def test_a_reset_without_seed_goes_on_with_the_generator(env):
     assert second != third
 
 
+def test_the_episode_after_one_with_a_seed_is_another():
+    env = LadderEnv()
+    _, first = env.reset(seed=5)
+    _, second = env.reset()
+    _, third = env.reset()
+    assert len({info["task_id"] for info in (first, second, third)}) == 3
+
+
 def test_the_seed_of_the_last_reset_is_remembered(env):
     env.reset(seed=41)
     assert env.np_random_seed == 41

@@ -327,7 +327,8 @@ class EpisodeCore:
         if split not in SPLITS:
             raise ConfigError(f"{self.name}: split {split!r}; wanted one of {', '.join(SPLITS)}")
         rng = self.np_random if seed is None else seeding.np_random(seed)[0]  # not the episode's
-        return self.task(split, int(rng.integers(self.count(split) or _MAX_TASK_INDEX)))
+        numbers = rng.integers(self.count(split) or _MAX_TASK_INDEX, size=2)
+        return self.task(split, numbers.tolist()[seed is None])  # not the seed's task again
 
     def _observed(self, outcome: Outcome) -> Observation:
         image = outcome.image
