@@ -111,6 +111,16 @@ def test_single_environments_can_be_reset_by_mask_when_autoreset_is_off(both):
         assert infos["_task_id"].tolist() == [True, False]
 
 
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_an_episode_that_begins_by_itself_stays_in_the_split(both, mode):
+    for envs in both(autoreset_mode=mode):
+        for split, wanted in (({"split": "test"}, "test"), (None, "train")):
+            _, infos = envs.reset(seed=1, options=split)
+            for _ in range(6):
+                assert all(f"/{wanted}/" in id for id in infos["task_id"])
+                *_, infos = envs.step(("x", "x"))
+
+
 def test_the_same_step_mode_keeps_the_last_observation_and_info(both):
     for envs in both(autoreset_mode="SameStep"):
         envs.reset(seed=1)
@@ -151,6 +161,27 @@ def test_reward_parts_come_as_one_array_per_name(ladder_id):
     *_, infos = envs.step(("up", "jump 2"))
     assert infos["reward_parts"]["climbed"].tolist() == [1.0, 1.0]
     assert infos["reward_parts"]["tired"].tolist() == [0.0, -0.5]
+
+
+class UnevenInfoEnv(LadderEnv):
+    """Infos of which one environment has a whole number, and another has not."""
+
+    def turn(self, action):
+        outcome = super().turn(action)
+        found = {"up": (1, 3), "jump 2": (0.5, None), "jump 3": (2**70, "none")}
+        seconds, place = found[self.action_format.render(action)]
+        outcome.info = {"seconds": seconds, "place": place}
+        return outcome
+
+
+def test_whole_numbers_of_one_environment_do_not_round_or_refuse_what_others_have():
+    with registered("helpers/Uneven-v0", f"{__name__}:UnevenInfoEnv", max_turns=9) as id:
+        envs = make_vec(id, 3, top=9)
+        envs.reset(seed=1)
+        *_, infos = envs.step(("up", "jump 2", "jump 3"))
+        assert infos["seconds"].tolist() == [1, 0.5, 2**70]
+        assert infos["place"].tolist() == [3, None, "none"]
+        envs.close()
 
 
 def test_methods_and_attributes_of_the_environments_can_be_asked(both):

@@ -1,8 +1,9 @@
 """Many environments behind one ``reset`` and ``step``, as Gymnasium's own vector environments.
 
-Two things are added to ``SyncVectorEnv`` and ``AsyncVectorEnv``. Their batched ``info`` keeps our
-keys whole: lists, texts and ground truths as arrays of objects, a missing score as NaN. And the
-worker process of the async one forgets an episode that is over when it is reset by hand;
+Three things are added to ``SyncVectorEnv`` and ``AsyncVectorEnv``. Their batched ``info`` keeps our
+keys whole: lists, texts and ground truths as arrays of objects, a missing score as NaN. An episode
+that begins by itself is of the split that was asked for, as the one before it. And the worker
+process of the async one forgets an episode that is over when it is reset by hand;
 Gymnasium's (1.4) does that only with shared memory, which text cannot use.
 """
 
@@ -13,7 +14,8 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Literal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import gymnasium
 import numpy as np
@@ -128,31 +130,64 @@ class _WholeInfos:
     def _add_info(
         self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int
     ) -> dict[str, Any]:
-        theirs: dict[str, Any] = {}
+        theirs = {k: v for k, v in env_info.items() if k in _BATCHED_BY_GYMNASIUM}
         for key, value in env_info.items():
-            if key == "score":
-                self._put(vector_infos, key, np.nan if value is None else value, env_num)
-            elif key in _BATCHED_BY_GYMNASIUM or isinstance(value, int | float | np.number):
-                theirs[key] = value
-            else:
+            if key not in theirs:
                 self._put(vector_infos, key, value, env_num)
         merged: dict[str, Any] = super()._add_info(vector_infos, theirs, env_num)  # type: ignore[misc]
         return merged
 
     def _put(self, infos: dict[str, Any], key: str, value: Any, env_num: int) -> None:
+        if key == "score":
+            value = np.float64(np.nan if value is None else value)
+        is_number = isinstance(value, int | float | np.number)
+        dtype = np.asarray(value).dtype if is_number else np.dtype(object)
         if key not in infos:
-            infos[key] = (
-                np.full(self.num_envs, np.nan)
-                if key == "score"
-                else np.full(self.num_envs, None, dtype=object)
-            )
+            blank = np.nan if key == "score" else 0 if is_number else None
+            infos[key] = np.full(self.num_envs, blank, dtype=dtype)
             infos[f"_{key}"] = np.zeros(self.num_envs, dtype=np.bool_)
+        # What the first environment has is no measure of what others have: 1 and 0.5, 3 and None.
+        infos[key] = infos[key].astype(np.promote_types(infos[key].dtype, dtype), copy=False)
         infos[key][env_num] = value
         infos[f"_{key}"][env_num] = True
 
 
+Options = dict[str, Any] | None
+
+
+def _split_of(options: Options) -> Options:
+    """Return what of ``options`` holds for the episodes after the first as well."""
+    return {k: v for k, v in (options or {}).items() if k == "split"} or None
+
+
 class TurnSyncVectorEnv(_WholeInfos, _Sync):
-    """Gymnasium's ``SyncVectorEnv`` with whole infos."""
+    """Gymnasium's ``SyncVectorEnv`` with whole infos, which stays in a split."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._splits: list[Options] = [None] * self.num_envs
+
+    def reset(self, *, seed: Any = None, options: Options = None) -> Any:
+        """Start an episode in each environment, or in those of ``options["reset_mask"]``."""
+        mask, split = (options or {}).get("reset_mask"), _split_of(options)
+        result = super().reset(seed=seed, options=options)
+        chosen = [True] * self.num_envs if mask is None else mask
+        pairs = zip(chosen, self._splits, strict=True)
+        self._splits = [split if is_reset else before for is_reset, before in pairs]
+        return result
+
+    def step(self, actions: Any) -> Any:
+        """Carry out one action in each environment; what is over begins again in its split."""
+        envs = self.envs
+        pairs = zip(envs, self._splits, strict=True)
+        self.envs = [
+            cast("Any", SimpleNamespace(step=env.step, reset=partial(env.reset, options=split)))
+            for env, split in pairs
+        ]
+        try:
+            return super().step(actions)
+        finally:
+            self.envs = envs
 
 
 class TurnAsyncVectorEnv(_WholeInfos, _Async):
@@ -186,10 +221,12 @@ class _Worker:
         self._permit: AbstractContextManager[Any] = permit or nullcontext()
         self._over = False
         self._observation: Any = None
+        self._split: Options = None
 
     def answer(self, command: str, data: Any) -> Any:
         """Carry out ``command`` and return the answer."""
         if command == "reset":
+            self._split = _split_of(data.get("options"))
             return self._reset(**data)
         if command == "reset-noop":
             return self._observation, {}
@@ -214,7 +251,7 @@ class _Worker:
 
     def _step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self._over and self._autoreset is AutoresetMode.NEXT_STEP:
-            observation, info = self._reset()
+            observation, info = self._reset(options=self._split)
             return observation, 0.0, False, False, info
         if self._over:
             raise EnvironmentFault("step: the episode is over; reset it first")
@@ -224,7 +261,7 @@ class _Worker:
         self._over = terminated or truncated
         if self._over and self._autoreset is AutoresetMode.SAME_STEP:
             final = {"final_info": info, "final_obs": observation}
-            observation, opening = self._reset()
+            observation, opening = self._reset(options=self._split)
             info = {**final, **opening}
         return observation, float(reward), terminated, truncated, info
 
