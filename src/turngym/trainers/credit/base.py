@@ -140,8 +140,13 @@ class TurnBatch:
 
     @property
     def truncated_B(self) -> NDArray[np.bool_]:
-        """True where a limit ended the episode, so that the last state still has a value."""
+        """True where a limit ended the episode."""
         return np.array([t.stop_reason.is_truncated for t in self.episodes], dtype=np.bool_)
+
+    @property
+    def is_open_B(self) -> NDArray[np.bool_]:
+        """True where a limit came before the task was solved: the last state still has a value."""
+        return self.truncated_B & ~np.array([t.is_success for t in self.episodes], dtype=np.bool_)
 
     @property
     def outcome_B(self) -> FloatArray:

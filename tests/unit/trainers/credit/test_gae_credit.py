@@ -89,6 +89,13 @@ async def test_a_limit_is_bootstrapped_and_an_end_is_not() -> None:
     assert going_on == pytest.approx([1.0, 1.0])
 
 
+@pytest.mark.parametrize("time_limit", ["bootstrap", "drop"])
+async def test_a_task_that_is_solved_at_a_limit_has_no_more_to_earn(time_limit: str) -> None:
+    made = with_constant_value(method(gamma=1.0, lam=1.0, batch=None, time_limit=time_limit), 2.0)
+    solved = replace(episode([0.0, 1.0], stop=StopReason.TRUNCATED_TURNS), score=1.0)
+    assert await advantages(made, solved) == [pytest.approx([1.0 - 2.0, 1.0 - 2.0])]
+
+
 async def test_a_limit_without_an_answer_is_bootstrapped_after_the_last_token() -> None:
     made = with_constant_value(method(gamma=0.5, lam=1.0, batch=None), 2.0)
     cut = episode([1.0], stop=StopReason.TRUNCATED_CONTEXT)

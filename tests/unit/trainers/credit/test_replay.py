@@ -77,6 +77,7 @@ def test_a_limit_is_not_an_end() -> None:
     assert last.next_state.tolist() == [1, 2, 3, 4, 1, 2, 3, 4, *more]
     assert not last.is_end(bootstrap_truncated=True)
     assert last.is_end(bootstrap_truncated=False)
+    assert played(replace(cut, score=1.0))[-1].is_terminated  # nothing more to earn
     unseen = played(replace(cut, final_observation=()))[-1]
     assert unseen.next_state.tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
 

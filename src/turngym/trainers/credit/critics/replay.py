@@ -100,7 +100,7 @@ def transitions(
 def _episode(
     turns: TurnBatch, b: int, rewards_T: FloatArray, more: tuple[int, ...], gamma: float
 ) -> list[Transition]:
-    episode, is_cut = turns.episodes[b], bool(turns.truncated_B[b])
+    episode, is_cut = turns.episodes[b], bool(turns.is_open_B[b])
     samples = to_samples(episode, np.zeros(episode.num_sampled_tokens), index=b)
     texts = [sample.token_ids.astype(np.int32) for sample in samples]
     texts[-1] = np.concatenate([texts[-1], np.array(more, dtype=np.int32)])
