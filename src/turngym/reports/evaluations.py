@@ -195,10 +195,10 @@ def _task_means(
 
 
 NOTES = """\
-Every interval is 95 %. *Success* is the solved share of the judged episodes; its interval is
-Wilson's with one attempt at each task, and a bootstrap over tasks (5 000 resamples) with several.
-*Pass@k* is the chance that at least one of k attempts solves a task, estimated without bias from
-all attempts. Means have a bootstrap over tasks. Episodes that broke are *faults*: masked, counted,
+Every interval is 95 %. *Success* is the solved share of the judged episodes, and *pass@k* the
+chance that at least one of k attempts solves a task, estimated without bias from all attempts;
+their intervals are Wilson's, and attempts at one task count for as much as tasks differ. Means
+have a bootstrap over tasks (5 000 resamples). Episodes that broke are *faults*: masked, counted,
 in no mean. Differences are paired: a task with all its attempts in both evaluations is sampled at
 once; where each task counts 0 or 1, the interval of a difference in success is Newcombe's."""
 

@@ -61,10 +61,34 @@ def test_pass_at_k_that_is_certain_at_every_task_keeps_the_width_of_wilsons_inte
     assert found == Measure(value=1.0, interval=wilson_interval(8, 8))
 
 
-def test_a_solved_share_lies_in_its_interval_where_most_attempts_of_some_tasks_broke():
-    found = Measure.solved([(8, 8), *[(1, 0)] * 19])
-    assert found == Measure(value=8 / 27, interval=wilson_interval(20 * 8 / 27, 20))
+def test_a_solved_share_has_as_many_trials_as_tasks_make_it_certain():
+    found = Measure.solved([(8, 8), *[(1, 0)] * 19])  # most attempts of some tasks broke
+    spread = ((8 - 8 * 8 / 27) ** 2 + 19 * (8 / 27) ** 2) / 27**2
+    trials = 8 / 27 * 19 / 27 / spread
+    assert found is not None
+    assert found.value == 8 / 27
+    assert found.interval == pytest.approx(wilson_interval(8 / 27 * trials, trials))
+    [once, alike] = [Measure.solved([(n, 0)] * 7 + [(n, n)] * 3) for n in (1, 5)]
+    assert once == alike == Measure(value=0.3, interval=pytest.approx(wilson_interval(3, 10)))
+    assert Measure.solved([(4, 2)] * 10) == Measure(value=0.5, interval=wilson_interval(5, 10))
     assert Measure.solved([]) is None
+
+
+@pytest.mark.parametrize(("tasks", "mean"), [(50, 0.02), (10, 0.9), (20, 0.5)])
+def test_shares_of_several_attempts_cover_the_truth_near_0_and_1_too(tasks, mean):
+    random = np.random.default_rng(0)
+    abilities = random.beta(mean * 2, (1 - mean) * 2, size=(400, tasks))
+    truth = {1: mean, 2: 1 - np.mean((1 - random.beta(mean * 2, (1 - mean) * 2, 10**6)) ** 2)}
+    inside = dict.fromkeys(truth, 0)
+    for solved in random.binomial(4, abilities):
+        counts = [(4, int(c)) for c in solved]
+        for k in truth:
+            found = pass_at_measure(k, counts)
+            assert found is not None
+            assert found.interval is not None
+            inside[k] += found.interval[0] <= truth[k] <= found.interval[1]
+        assert Measure.solved(counts) == pass_at_measure(1, counts)
+    assert min(inside.values()) >= 0.9 * 400
 
 
 def test_a_mean_of_single_attempts_is_the_mean_of_its_tasks():

@@ -2,10 +2,11 @@
 
 Axis letters: T task, S seed, P point of a curve, R resample.
 
-Attempts at one task are not independent of each other, so what is resampled is the task with all
-its attempts. Runs are resampled by seed (S of S with replacement, 2.5th to 97.5th percentile), both
-algorithms of a difference alike, because the runs of one seed begin with one model and meet the
-same tasks. With few seeds such an interval is too narrow: it knows only the seeds that were run.
+Attempts at one task are not independent of each other: what is resampled is the task with all its
+attempts, and a share has the trials that tasks differ by. Runs are resampled by seed (S of S with
+replacement, 2.5th to 97.5th percentile), both algorithms of a difference alike, because the runs of
+one seed begin with one model and meet the same tasks. With few seeds such an interval is too
+narrow: it knows only the seeds that were run.
 The generators have a fixed seed: the same rows always give the same interval.
 
 Source:
@@ -61,20 +62,19 @@ class Measure:
     def solved(cls, counts: Sequence[tuple[int, int]]) -> Self | None:
         """Return the solved share of all attempts; None without any.
 
-        Tasks are the trials of its Wilson interval where all attempts at each ended alike, as one
-        attempt does; else the interval is a bootstrap over tasks.
+        Its interval is that of ``ratio_interval``.
 
         Args:
             counts: Judged attempts, at least one, and solved ones, of each task.
         """
         if not counts:
             return None
-        attempts, solved = (sum(column) for column in zip(*counts, strict=True))
-        if all(c in (0, n) for n, c in counts):
-            alike = wilson_interval(len(counts) * solved / attempts, len(counts))
-            return cls(value=solved / attempts, interval=alike)
         attempts_T, solved_T = np.array(counts, dtype=np.float64).T
-        return cls(value=solved / attempts, interval=bootstrap_ratio(solved_T, attempts_T))
+        attempts = float(attempts_T.sum())
+        return cls(
+            value=float(solved_T.sum()) / attempts,
+            interval=ratio_interval(solved_T, attempts_T, attempts=attempts),
+        )
 
     @classmethod
     def mean(cls, values_by_task: Iterable[Sequence[float]]) -> Self | None:
@@ -122,6 +122,30 @@ def bootstrap_ratio(sums_T: FloatArray, counts_T: FloatArray) -> Interval | None
     return float(low), float(high)
 
 
+def ratio_interval(sums_T: FloatArray, counts_T: FloatArray, *, attempts: float) -> Interval:
+    """Return the 95 % interval of ``p = sum(sums) / sum(counts)``, a share, over tasks.
+
+    Wilson's, with as many trials as would leave p as uncertain as the tasks do:
+    ``p (1 - p) / v``, where ``v = sum((sums - p counts)²) / sum(counts)²``. So tasks are the trials
+    where each counts 0 or 1, and also where no task differs, which says nothing of others.
+
+    Args:
+        sums_T: What each task adds above, up to its count.
+        counts_T: What each task adds below, more than 0.
+        attempts: Of all tasks together: there are never more trials.
+
+    Source:
+        Korn and Graubard 1998, Survey Methodology 24, 193; linearized variance of a ratio.
+    """
+    total = float(counts_T.sum())
+    share = min(1.0, float(sums_T.sum()) / total)
+    variance = float(((sums_T - share * counts_T) ** 2).sum()) / total**2
+    trials = float(len(sums_T))
+    if variance > 1e-12:
+        trials = max(1.0, min(attempts, share * (1 - share) / variance))
+    return wilson_interval(share * trials, trials)
+
+
 def half_width(count: int, deviation: float) -> float:
     """Return ``t · s / sqrt(n)``, half the 95 % interval of a mean; inf for fewer than two.
 
@@ -136,7 +160,7 @@ def half_width(count: int, deviation: float) -> float:
     return point * deviation / math.sqrt(count)
 
 
-def wilson_interval(successes: float, trials: int) -> Interval:
+def wilson_interval(successes: float, trials: float) -> Interval:
     """Return the 95 % Wilson score interval of a share.
 
     ``(p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)``. Unlike ``p ± z·se`` it stays inside
@@ -144,7 +168,7 @@ def wilson_interval(successes: float, trials: int) -> Interval:
 
     Args:
         successes: Number of successes, 0 to ``trials``; parts of one where a trial half succeeded.
-        trials: Number of independent trials, 1 or more.
+        trials: Number of independent trials, 1 or more, or of what is worth as many.
 
     Raises:
         ValueError: The counts are out of range.
@@ -235,20 +259,22 @@ def pass_at(k: int, attempts: int, solved: int) -> float:
 def pass_at_measure(k: int, counts: Iterable[tuple[int, int]]) -> Measure | None:
     """Return the mean of ``pass_at`` over tasks; None when no task has ``k`` judged attempts.
 
-    The interval is Wilson's while every task counts 0 or 1, else a bootstrap over tasks.
+    Its interval is that of ``ratio_interval``.
 
     Args:
         k: 1 or more.
         counts: Judged attempts and solved ones, of each task. Tasks with fewer than ``k`` attempts
             are left out.
     """
-    values = [pass_at(k, n, c) for n, c in counts if n >= k]
-    if not values:
+    kept = [(n, pass_at(k, n, c)) for n, c in counts if n >= k]
+    if not kept:
         return None
-    value = math.fsum(values) / len(values)
-    if all(v in (0.0, 1.0) for v in values):
-        return Measure(value=value, interval=wilson_interval(round(sum(values)), len(values)))
-    return Measure(value=value, interval=bootstrap_ratio(np.array(values), np.ones(len(values))))
+    attempts, values = zip(*kept, strict=True)
+    values_T, ones_T = np.array(values), np.ones(len(values))
+    return Measure(
+        value=math.fsum(values) / len(values),
+        interval=ratio_interval(values_T, ones_T, attempts=float(sum(attempts))),
+    )
 
 
 SEED_RESAMPLES = 10_000
