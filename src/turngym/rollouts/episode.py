@@ -254,7 +254,9 @@ class _Record:
                 usage=turn.usage,
             )
         )
-        self.is_open = not answer.is_over
+        # A wrapper may have cut it (Gymnasium's TimeLimit), of which the environment knows nothing.
+        cut = not answer.terminated and "stop_reason" not in answer.info
+        self.is_open = cut or not answer.is_over
         if answer.is_over:
             self.stop = answer.stop_reason
             self.judge(answer.info)

@@ -177,6 +177,12 @@ async def test_what_the_rollout_cuts_off_is_judged_as_at_a_limit(isolation, end)
     assert (made.episode_return, made.score, made.turns[-1].reward) == (1.0, 1.0, 1.0)
 
 
+async def test_what_a_time_limit_around_the_environment_cuts_off_is_judged_too():
+    made = await rollout(gymnasium.wrappers.TimeLimit(Switch(), 1), Saying("press"), SWITCH)
+    assert (made.stop_reason, made.score) == (StopReason.TRUNCATED_ENV, 1.0)
+    assert made.turns[-1].reward == 1.0
+
+
 async def test_what_a_limit_of_the_environment_judged_is_not_judged_again():
     class Unscored(Switch):
         def score(self):
