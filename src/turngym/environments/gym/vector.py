@@ -62,7 +62,8 @@ def make_vec(
         num_envs: Number of environments, 1 or more.
         vectorization_mode: ``"sync"``: one after the other, here. ``"async"``: a process each,
             started afresh (``spawn``), so the main module needs its ``__name__`` guard.
-        autoreset_mode: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``, as in Gymnasium.
+        autoreset_mode: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``, as in Gymnasium; what
+            begins by itself is of the ``split`` of the last reset.
         wrappers: Applied to each environment in order; for ``"async"`` they must be picklable.
         vector_kwargs: More arguments of Gymnasium's class, for example ``{"context": "fork"}``.
         kwargs: Arguments of the environment's class.
