@@ -344,6 +344,8 @@ class Trajectory:
     """The true answer, where the task has one. For training; the agent never saw it."""
     answer: str | None = None
     """The action that states ``ground_truth``. For training; the agent never saw it."""
+    judged_at_limit: bool = False
+    """Whether the last reward has what the state was worth where a limit ended the episode."""
     final_picture: str | None = None
     """Name of the PNG file of what the last action led to, where pictures are kept."""
     final_potential: float | None = None
@@ -364,6 +366,14 @@ class Trajectory:
         for score in (self.score, *self.scores.values()):
             if score is not None and not 0.0 <= score <= 1.0:
                 raise ValueError(f"Trajectory.score must lie in [0, 1], got {score}")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a limit cut it off before its task was solved or its state judged.
+
+        Then the last state has a value; else all that there is to earn was paid.
+        """
+        return self.stop_reason.is_truncated and not (self.is_success or self.judged_at_limit)
 
     @property
     def own_turns(self) -> tuple[Turn, ...]:

@@ -63,6 +63,7 @@ def to_atif(one: Trajectory, *, name: str) -> Json:
         "stop_reason_elsewhere": STOP_WORDS[one.stop_reason]._asdict(),
         "has_final_observation": bool(one.final_observation),
         **{key: getattr(one, key) for key in _KNOWN if getattr(one, key) is not None},
+        **({"judged_at_limit": True} if one.judged_at_limit else {}),
     }  # fmt: skip
     return {
         "schema_version": SCHEMA,
@@ -196,6 +197,7 @@ def _trajectory(content: Mapping[str, Any]) -> Trajectory:
         error=facts.get("error"),
         final_observation=tuple(seen) if facts.get("has_final_observation", True) else (),
         metadata={"agent": f"{agent['name']} {agent['version']}"},
+        judged_at_limit=bool(facts.get("judged_at_limit")),
         **{key: facts.get(key) for key in _KNOWN},  # type: ignore[arg-type]
     )
 

@@ -212,6 +212,7 @@ class _Record:
         """Whether it goes on after a turn that is complete; else no limit can be judged."""
         self.score: float | None = None
         self.scores: dict[str, float] = {}
+        self.judged_at_limit = False
         self.player: str | None = None
         self.error: str | None = None
         self.lesson = ""
@@ -267,6 +268,7 @@ class _Record:
         self.scores = {name: one for name, one in scores.items() if one is not None}
         first = self.player or (self.turns[0].player if self.turns else None)
         self.score = checked_score(self.scores.get(first or "", info.get("score")))
+        self.judged_at_limit |= bool(info.get("judged_at_limit"))
 
     def pay(self, reward: float, info: Info) -> None:
         """Add the reward of the state that is left to the last turn."""
@@ -275,6 +277,7 @@ class _Record:
         paid = {"reward_parts": last.reward_parts, "other_rewards": last.other_rewards}
         joined = joined_info({key: some for key, some in paid.items() if some}, info, total)
         self.turns[-1] = replace(last, reward=total, **{k: joined.get(k, {}) for k in paid})
+        self.judged_at_limit = True
 
     def trajectory(self) -> Trajectory:
         spec = self.spec
@@ -291,6 +294,7 @@ class _Record:
             score=None if self.stop.is_error else self.score,
             player=self.player,
             scores={} if self.stop.is_error else self.scores,
+            judged_at_limit=self.judged_at_limit,
             ground_truth=self.ground_truth,
             answer=self.answer,
             final_potential=self.last_potential,

@@ -82,6 +82,11 @@ def test_an_episode_comes_back_as_it_was() -> None:
     assert again(EPISODE) == EPISODE
 
 
+def test_what_a_limit_judged_comes_back() -> None:
+    cut = replace(EPISODE, stop_reason=StopReason.TRUNCATED_TURNS, judged_at_limit=True)
+    assert again(cut) == cut
+
+
 def test_an_episode_that_broke_comes_back_without_a_score() -> None:
     broken = replace(
         EPISODE, turns=(), final_observation=(), score=None, stop_reason=StopReason.ERROR_ENV,

@@ -175,6 +175,7 @@ async def test_what_the_rollout_cuts_off_is_judged_as_at_a_limit(isolation, end)
         made = await rollout(env, policy, SWITCH, timeout_s=limit_s, watch=watch)
     assert made.stop_reason.is_truncated
     assert (made.episode_return, made.score, made.turns[-1].reward) == (1.0, 1.0, 1.0)
+    assert made.judged_at_limit
 
 
 async def test_what_a_time_limit_around_the_environment_cuts_off_is_judged_too():
@@ -190,6 +191,8 @@ async def test_what_a_limit_of_the_environment_judged_is_not_judged_again():
 
     made = await rollout(limited(Unscored(), TurnLimit(1)), Saying("press"), SWITCH)
     assert (made.stop_reason, made.episode_return) == (StopReason.TRUNCATED_TURNS, 1.0)
+    assert made.judged_at_limit
+    assert not (await rollout(limited(ladder(), TurnLimit(1)), Saying("up"), SPEC)).judged_at_limit
 
 
 async def test_before_the_first_turn_and_within_a_step_there_is_nothing_to_judge():

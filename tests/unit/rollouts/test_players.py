@@ -27,7 +27,13 @@ from turngym.rollouts.episode import (
 )
 from turngym.rollouts.players import OneOf, Versus, by_player, groups_by_player
 from turngym.rollouts.replay import ReplayDiffers, restore
-from turngym.rollouts.scheduler.packing import pack_episode, unpack_episode
+from turngym.rollouts.scheduler.packing import (
+    PackedEpisode,
+    pack_episode,
+    pack_tail,
+    pack_turn,
+    unpack_episode,
+)
 from turngym.types import StopReason, TokenSpan, TrajectoryGroup
 
 
@@ -142,6 +148,11 @@ async def test_a_game_that_the_rollout_cuts_pays_and_scores_each_player():
     assert found.stop_reason is StopReason.TRUNCATED_CONTEXT
     assert found.turns[-1].other_rewards == {"Ann": -1.0 + 1.0, "Ben": 1.0}
     assert found.scores == {"Ann": 1.0, "Ben": 0.25}
+    *others, last = (replace(turn, reward=0.0) for turn in found.turns)
+    early = (*others, replace(last, other_rewards={"Ann": -1.0}))  # as it was before the cut
+    kept = PackedEpisode(tuple(map(pack_turn, early)), pack_tail(found))
+    assert unpack_episode(kept).turns[-1] == found.turns[-1]
+    assert unpack_episode(kept).judged_at_limit
     sides = {side.player: (side.episode_return, side.score) for side in by_player(found)}
     assert sides == {"Ann": (0.0, 1.0), "Ben": (1.0, 0.25), "Cat": (0.0, None)}
 

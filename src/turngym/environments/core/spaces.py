@@ -19,6 +19,7 @@
 | ``stop_reason`` | a ``StopReason`` value | the step that ends the episode |
 | ``invalid_action`` | str: why the action was not carried out | step, when it was not |
 | ``score`` | float in [0, 1], or None for not scored | the step that ends the episode |
+| ``judged_at_limit`` | True: the reward has what the state that is left is worth | that step |
 | ``ground_truth`` | anything; for training only, never in the observation | reset |
 | ``answer`` | str: the action that states ``ground_truth``; for training only | reset |
 | ``potential`` | float: how promising the current state is, for reward shaping | any |
@@ -275,11 +276,14 @@ def announce_calls(info: Info, most: int, name: str) -> None:
 
 
 def joined_info(info: Mapping[str, Any], more: Mapping[str, Any], reward: float) -> Info:
-    """Return ``info`` and ``more``, with parts that sum to ``reward`` where one of them has any.
+    """Return the ``info`` of a turn with that of its end at a limit, whose state was judged.
 
-    What they pay other players is added up.
+    Args:
+        info: Of the turn.
+        more: Of the end.
+        reward: Of both, to which parts sum where one of them has any.
     """
-    joined = {**info, **more}
+    joined = {**info, **more, "judged_at_limit": True}
     if "reward_parts" in joined:
         parts = {**info.get("reward_parts", {}), **more.get("reward_parts", {})}
         rest = reward - sum(parts.values())

@@ -167,7 +167,9 @@ def pack_tail(trajectory: Trajectory) -> bytes:
     is_part = "partial" in trajectory.metadata  # its last turn is none that a limit ended
     if trajectory.stop_reason.is_truncated and trajectory.turns and not is_part:
         last = trajectory.turns[-1]
-        tail["last_reward"] = [last.reward, dict(last.reward_parts)]
+        tail["last_reward"] = [last.reward, dict(last.reward_parts), dict(last.other_rewards)]
+    if trajectory.judged_at_limit:
+        tail["judged_at_limit"] = True
     given = {key: value for key, value in tail.items() if value not in (None, {}, [])}
     return _dumps(given).encode("ascii")
 
@@ -187,7 +189,8 @@ def unpack_episode(packed: PackedEpisode) -> Trajectory:
         tail: dict[str, Any] = json.loads(packed.tail)
         turns = [unpack_turn(blob) for blob in packed.turns]
         if (last := tail.pop("last_reward", None)) is not None:
-            turns[-1] = replace(turns[-1], reward=last[0], reward_parts=last[1])
+            names = ("reward", "reward_parts", "other_rewards")
+            turns[-1] = replace(turns[-1], **dict(zip(names, last, strict=False)))
         fields = tail | {
             "stop_reason": StopReason(tail["stop_reason"]),
             "final_observation": tuple(_read_message(m) for m in tail.get("final_observation", ())),

@@ -145,8 +145,8 @@ class TurnBatch:
 
     @property
     def is_open_B(self) -> NDArray[np.bool_]:
-        """True where a limit came before the task was solved: the last state still has a value."""
-        return self.truncated_B & ~np.array([t.is_success for t in self.episodes], dtype=np.bool_)
+        """True where the last state still has a value (``Trajectory.is_open``)."""
+        return np.array([t.is_open for t in self.episodes], dtype=np.bool_)
 
     @property
     def outcome_B(self) -> FloatArray:

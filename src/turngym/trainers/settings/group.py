@@ -290,9 +290,9 @@ class Gae(AdvantageSettings):
     turn_gamma: float = Field(default=0.95, ge=0, le=1)
     """``bilevel``: discount per turn."""
     time_limit: Literal["bootstrap", "drop"] = "bootstrap"
-    """What the last step is worth where a limit cut the episode off unsolved. ``bootstrap``: it
-    hears of the value of the last state. ``drop``: its advantage is 0, its value learns nothing,
-    and the steps before it hear of its value alone (VL-DAC's code)."""
+    """What the last step is worth where a limit cut the episode off, unsolved and unjudged.
+    ``bootstrap``: it hears of the value of the last state. ``drop``: its advantage is 0, its value
+    learns nothing, and the steps before it hear of its value alone (VL-DAC's code)."""
     batch: BatchScale | None = BatchScale(unit="turn")
     filter: GroupFilter = GroupFilter()
     """Which groups are judged and learned from, by the critic too (StarPO-S)."""
@@ -383,8 +383,8 @@ class UtteranceCritic(WarmUpSettings):
     pretrain_steps: int = Field(default=0, ge=0)
     """Critic steps on the demonstrations before the first update; V follows the actions played."""
     bootstrap_truncated: bool = True
-    """A state that a limit cut off keeps its value. False: it counts as an end, as in the paper's
-    code."""
+    """A state that a limit cut off unsolved and unjudged keeps its value. False: it counts as an
+    end, as in the paper's code."""
     pessimistic_targets: bool = False
     """Bootstrap from the smaller twin. False, as in the paper: each head from its own twin."""
 

@@ -90,10 +90,13 @@ async def test_a_limit_is_bootstrapped_and_an_end_is_not() -> None:
 
 
 @pytest.mark.parametrize("time_limit", ["bootstrap", "drop"])
-async def test_a_task_that_is_solved_at_a_limit_has_no_more_to_earn(time_limit: str) -> None:
+@pytest.mark.parametrize("paid", [{"score": 1.0}, {"score": 0.4, "judged_at_limit": True}])
+async def test_what_is_solved_or_judged_at_a_limit_has_no_more_to_earn(
+    time_limit: str, paid: dict[str, Any]
+) -> None:
     made = with_constant_value(method(gamma=1.0, lam=1.0, batch=None, time_limit=time_limit), 2.0)
-    solved = replace(episode([0.0, 1.0], stop=StopReason.TRUNCATED_TURNS), score=1.0)
-    assert await advantages(made, solved) == [pytest.approx([1.0 - 2.0, 1.0 - 2.0])]
+    ended = replace(episode([0.0, 1.0], stop=StopReason.TRUNCATED_TURNS), **paid)
+    assert await advantages(made, ended) == [pytest.approx([1.0 - 2.0, 1.0 - 2.0])]
 
 
 async def test_a_limit_without_an_answer_is_bootstrapped_after_the_last_token() -> None:

@@ -78,6 +78,7 @@ def test_a_limit_is_not_an_end() -> None:
     assert not last.is_end(bootstrap_truncated=True)
     assert last.is_end(bootstrap_truncated=False)
     assert played(replace(cut, score=1.0))[-1].is_terminated  # nothing more to earn
+    assert played(replace(cut, judged_at_limit=True))[-1].is_terminated
     unseen = played(replace(cut, final_observation=()))[-1]
     assert unseen.next_state.tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
 

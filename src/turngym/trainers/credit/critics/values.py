@@ -143,7 +143,7 @@ def final_prompt(trajectory: Trajectory, renderer: Renderer, *, context: int) ->
         renderer: Of the policy that played it.
         context: Longest text in tokens.
     """
-    if not trajectory.stop_reason.is_truncated or not trajectory.final_observation:
+    if not trajectory.is_open or not trajectory.final_observation:
         return ()
     starts = [n for n, turn in enumerate(trajectory.turns) if turn.starts_segment or n == 0]
     spans = [span for turn in trajectory.turns[starts[-1] :] for span in turn.spans]
