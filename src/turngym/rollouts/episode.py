@@ -171,7 +171,7 @@ async def _judge(env: AnyEnv, record: _Record) -> None:
         EnvironmentFault: The environment's judge broke.
     """
     info: Info = {}
-    if record.is_open:
+    if record.can_be_judged:
         with Boundary("judge", EnvironmentFault):
             end = await awaited(_attribute(env, "end_at_limit", lambda: None)())
             if end is not None:
@@ -208,7 +208,7 @@ class _Record:
         self.stop = StopReason.ERROR_ENV
         self.is_over = False
         """Whether the environment or the watch ended it: what follows changes nothing."""
-        self.is_open = False
+        self.can_be_judged = False
         """Whether it goes on after a turn that is complete; else no limit can be judged."""
         self.score: float | None = None
         self.scores: dict[str, float] = {}
@@ -256,8 +256,7 @@ class _Record:
             )
         )
         # A wrapper may have cut it (Gymnasium's TimeLimit), of which the environment knows nothing.
-        cut = not answer.terminated and "stop_reason" not in answer.info
-        self.is_open = cut or not answer.is_over
+        self.can_be_judged = not answer.terminated and "stop_reason" not in answer.info
         if answer.is_over:
             self.stop = answer.stop_reason
             self.judge(answer.info)
@@ -277,7 +276,7 @@ class _Record:
         paid = {"reward_parts": last.reward_parts, "other_rewards": last.other_rewards}
         joined = joined_info({key: some for key, some in paid.items() if some}, info, total)
         self.turns[-1] = replace(last, reward=total, **{k: joined.get(k, {}) for k in paid})
-        self.judged_at_limit = True
+        self.judged_at_limit = bool(joined["judged_at_limit"])
 
     def trajectory(self) -> Trajectory:
         spec = self.spec
@@ -391,7 +390,7 @@ async def _play(
 
 async def _carried_out(env: AnyEnv, record: _Record, turn: PolicyTurn, seen: Info) -> _Answer:
     """Carry out the action of a turn and record what came of it."""
-    record.is_open = False
+    record.can_be_judged = False
     with _env_boundary("step"):
         answer = _Answer(*await _heeded(awaited(env.step(turn.action.content))))
         record.add(turn, seen, answer)

@@ -76,6 +76,7 @@ async def test_an_episode_that_a_limit_ends_is_judged_as_well() -> None:
 async def test_only_offered_tools_can_be_called() -> None:
     env = McpEnv(server(), tools=["add"])
     await env.reset(seed=0, options={"task": TASK})
+    assert await env.end_at_limit() is None  # who has no judge judges nothing
     _, _, _, _, info = await env.step('{"name": "fail", "arguments": {}}')
     assert info["invalid_action"].startswith("Unknown tool 'fail'")
     await env.close()

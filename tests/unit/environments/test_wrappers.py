@@ -270,6 +270,12 @@ def test_expert_match_judges_at_a_limit_and_pays_nothing():
     env.step("press")
     end = env.end_at_limit()
     assert (end.reward, env.get_wrapper_attr("score")()) == (0.0, 1.0)
+    assert end.info["judged_at_limit"] is False
+    env = ExpertMatch(limited(Switch(), TurnLimit(1)))
+    env.reset(seed=0)
+    *_, info = env.step("press")
+    assert (info["stop_reason"], info["score"]) == ("truncated_turns", 1.0)
+    assert "judged_at_limit" not in info
     env = ExpertMatch(ladder())
     env.reset(seed=0)
     assert env.end_at_limit() is None

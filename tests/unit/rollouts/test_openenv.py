@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import turngym
+from helpers.broken_envs import Switch
 from helpers.envs import LadderEnv
 from helpers.raw_http import send
 from turngym.agents.serving.http import serving
@@ -174,6 +175,21 @@ async def test_a_limit_is_a_truncation_with_its_reason() -> None:
         assert found["done"]
         assert found["metadata"]["stop_reason"] == "truncated_turns"
         assert found["metadata"]["truncated"]
+
+
+async def test_what_a_server_of_ours_judged_at_a_limit_is_judged_for_its_client() -> None:
+    from turngym.environments.tools.openenv import OpenEnvEnv
+
+    env = Switch()
+    env.episode_limits = [TurnLimit(1)]
+    async with client(lambda: HostedEnv(env, env_id="switch")) as (_, url):
+        far = OpenEnvEnv(url)
+        await far.reset(seed=0)
+        call = json.dumps({"name": "act", "arguments": {"text": "press"}})
+        _, reward, _, truncated, info = await far.step(call)
+        assert (reward, truncated, info["score"]) == (1.0, True, 1.0)
+        assert info["judged_at_limit"]
+        await far.close()
 
 
 async def test_a_fault_is_an_error_and_never_a_reward() -> None:

@@ -283,7 +283,7 @@ def joined_info(info: Mapping[str, Any], more: Mapping[str, Any], reward: float)
         more: Of the end.
         reward: Of both, to which parts sum where one of them has any.
     """
-    joined = {**info, **more, "judged_at_limit": True}
+    joined = {**info, "judged_at_limit": True, **more}
     if "reward_parts" in joined:
         parts = {**info.get("reward_parts", {}), **more.get("reward_parts", {})}
         rest = reward - sum(parts.values())

@@ -161,8 +161,9 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
         expert = self.get_wrapper_attr("expert_action")()
         observation, _, terminated, truncated, info = self.env.step(action)
         reward = self.agreement(action, expert)
+        for paid in ("other_rewards", "judged_at_limit"):  # by the environment
+            info.pop(paid, None)
         info["reward_parts"] = {"expert_match": reward}
-        info.pop("other_rewards", None)
         return observation, reward, terminated, truncated, info
 
     def end_at_limit(self) -> Outcome | None:
@@ -174,6 +175,7 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
             end.reward = 0.0
             paid = ("reward_parts", "other_rewards")
             end.info = {k: v for k, v in (end.info or {}).items() if k not in paid}
+            end.info["judged_at_limit"] = False
         return end
 
     def agreement(self, action: str, expert: str) -> float:

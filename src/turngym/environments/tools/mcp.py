@@ -126,7 +126,7 @@ class McpEnv(AsyncTurnEnv):
         return Outcome(text=call.text, invalid_action=call.text if call.is_error else None)
 
     async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
-        return await self._judged("")
+        return None if self._judge is None else await self._judged("")
 
     def score(self) -> float | None:
         """Return what the judge said; 0 before, and None without one."""

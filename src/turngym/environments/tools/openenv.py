@@ -23,6 +23,7 @@ from turngym.tasks.base import Task
 ACT = "act"
 _NO_ACTION = "VALIDATION_ERROR"
 _APART = ("done", "reward", "metadata")
+_END = ("score", "judged_at_limit")
 _CALL = "call_tool"
 """The type of an action that is a call of an MCP tool (OpenEnv's RFC 003)."""
 _MOST_BYTES = 64 << 20
@@ -194,7 +195,7 @@ def _outcome(data: Mapping[str, Any]) -> Outcome:
         truncated=is_over and is_cut,
         invalid_action=str(wrong) if wrong else None,
         # A server of ours says why it stopped, too; what another calls a score is its own affair.
-        info={"score": metadata.get("score")} if "stop_reason" in metadata else None,
+        info={k: metadata[k] for k in _END if k in metadata} if "stop_reason" in metadata else None,
     )
 
 

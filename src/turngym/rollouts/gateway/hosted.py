@@ -34,6 +34,7 @@ class ToolAnswer:
     stop_reason: StopReason | None = None
     """Why the episode ended with this call; None when it goes on."""
     score: float | None = None
+    judged_at_limit: bool = False
     legal_actions: Sequence[str] | None = None
     """What can be said next, where it can be listed."""
 
@@ -167,6 +168,7 @@ class HostedEnv:
                     invalid_action=info.get("invalid_action"),
                     stop_reason=StopReason(info.get("stop_reason", fallback)) if is_over else None,
                     score=checked_score(info.get("score")),
+                    judged_at_limit=bool(info.get("judged_at_limit")),
                     legal_actions=info.get("legal_actions"),
                 )
         except EnvironmentFault:

@@ -148,6 +148,8 @@ class Session:
         if stop is not None:
             metadata |= {"stop_reason": stop.value, "truncated": stop.is_truncated}
             metadata["score"] = answer.score
+            if answer.judged_at_limit:
+                metadata["judged_at_limit"] = True
         return {
             "observation": observation,
             "reward": answer.reward,

@@ -189,7 +189,7 @@ def unpack_episode(packed: PackedEpisode) -> Trajectory:
         tail: dict[str, Any] = json.loads(packed.tail)
         turns = [unpack_turn(blob) for blob in packed.turns]
         if (last := tail.pop("last_reward", None)) is not None:
-            names = ("reward", "reward_parts", "other_rewards")
+            names = ("reward", "reward_parts", "other_rewards")  # an older ledger has two
             turns[-1] = replace(turns[-1], **dict(zip(names, last, strict=False)))
         fields = tail | {
             "stop_reason": StopReason(tail["stop_reason"]),
