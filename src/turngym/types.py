@@ -28,8 +28,8 @@ class StopReason(StrEnum):
     """Why an episode ended. The prefix says how a trainer must treat it.
 
     ``terminated``: the environment reached an end of its own. ``truncated_*``: a limit cut the
-    episode, so the value of the last state is not 0. ``error_*``: infrastructure broke; the
-    episode has no reward and is left out of its group.
+    episode, which could have gone on. ``error_*``: infrastructure broke; the episode has no reward
+    and is left out of its group.
     """
 
     TERMINATED = "terminated"
@@ -353,7 +353,7 @@ class Trajectory:
     error: str | None = None
     """What broke, exactly when ``stop_reason.is_error``."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """For people: the viewer shows it, and nothing but ``LESSON`` is read again."""
+    """For people: the viewer shows it, and nothing but ``LESSON`` and ``partial`` is read again."""
 
     def __post_init__(self) -> None:
         if self.stop_reason.is_error != (self.error is not None):
@@ -374,6 +374,11 @@ class Trajectory:
         Then the last state has a value; else all that there is to earn was paid.
         """
         return self.stop_reason.is_truncated and not (self.is_success or self.judged_at_limit)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it is the first turns of an episode that went on after them."""
+        return "partial" in self.metadata
 
     @property
     def own_turns(self) -> tuple[Turn, ...]:

@@ -164,8 +164,8 @@ def pack_tail(trajectory: Trajectory) -> bytes:
         "error": trajectory.error,
         "metadata": dict(trajectory.metadata),
     }
-    is_part = "partial" in trajectory.metadata  # its last turn is none that a limit ended
-    if trajectory.stop_reason.is_truncated and trajectory.turns and not is_part:
+    # The last turn of a part is none that a limit ended.
+    if trajectory.stop_reason.is_truncated and trajectory.turns and not trajectory.is_partial:
         last = trajectory.turns[-1]
         tail["last_reward"] = [last.reward, dict(last.reward_parts), dict(last.other_rewards)]
     if trajectory.judged_at_limit:

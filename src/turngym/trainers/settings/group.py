@@ -266,8 +266,8 @@ class TokenValues(TokenBaseline):
 class Gae(AdvantageSettings):
     """Generalised advantage estimation over tokens, over turns, or over both.
 
-    Observation tokens are skipped. A truncated episode bootstraps from the value of its last state
-    (see ``time_limit``), a terminated one from 0.
+    Observation tokens are skipped. After the last turn nothing comes (see ``time_limit``); where an
+    episode goes on (``rollout.stale=train_partial``) it is worth the value of its last state.
 
     Source:
         Schulman et al. 2016, arXiv:1506.02438. ``turn``: VL-DAC, arXiv:2508.04280, and Turn-PPO,
@@ -289,10 +289,13 @@ class Gae(AdvantageSettings):
     """lambda: 0 trusts the next value alone, 1 the rewards alone."""
     turn_gamma: float = Field(default=0.95, ge=0, le=1)
     """``bilevel``: discount per turn."""
-    time_limit: Literal["bootstrap", "drop"] = "bootstrap"
+    time_limit: Literal["end", "bootstrap", "drop"] = "end"
     """What the last step is worth where a limit cut the episode off, unsolved and unjudged.
-    ``bootstrap``: it hears of the value of the last state. ``drop``: its advantage is 0, its value
-    learns nothing, and the steps before it hear of its value alone (VL-DAC's code)."""
+    ``end``: what it was paid, for the limit is part of the task. ``bootstrap``: the value of the
+    last state as well; with ``gamma=1`` and tasks that are paid at their end, any constant is then
+    a value that agrees with itself, and failing by the limit costs nothing. ``drop``: its advantage
+    is 0, its value learns nothing, and the steps before it hear of its value alone (VL-DAC's
+    code)."""
     batch: BatchScale | None = BatchScale(unit="turn")
     filter: GroupFilter = GroupFilter()
     """Which groups are judged and learned from, by the critic too (StarPO-S)."""

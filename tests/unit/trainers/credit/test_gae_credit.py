@@ -78,18 +78,30 @@ async def test_without_a_filter_all_groups_are_judged_and_with_one_perhaps_none(
         starpo(filter={"of": "first_return"})
 
 
-async def test_a_limit_is_bootstrapped_and_an_end_is_not() -> None:
-    made = with_constant_value(method(gamma=1.0, lam=1.0, batch=None), 2.0)
+@pytest.mark.parametrize(
+    ("settings", "metadata", "bootstraps"),
+    [
+        ({}, {}, False),
+        ({"time_limit": "bootstrap"}, {}, True),
+        ({}, {"partial": True}, True),  # rollout.stale=train_partial: no limit ended it
+        ({"time_limit": "drop"}, {"partial": True}, True),
+    ],
+)
+async def test_a_limit_is_an_end_unless_it_is_to_be_bootstrapped(
+    settings: dict[str, Any], metadata: dict[str, Any], bootstraps: bool
+) -> None:
+    made = with_constant_value(method(gamma=1.0, lam=1.0, batch=None, **settings), 2.0)
     cut = replace(
         episode([0.0, 1.0], member=1, stop=StopReason.TRUNCATED_TURNS),
         final_observation=(Message(role="user", content="go on"),),
+        metadata=metadata,
     )
     ended, going_on = await advantages(made, episode([0.0, 1.0]), cut)
     assert ended == pytest.approx([1.0 - 2.0, 1.0 - 2.0])
-    assert going_on == pytest.approx([1.0, 1.0])
+    assert going_on == pytest.approx([1.0, 1.0] if bootstraps else ended)
 
 
-@pytest.mark.parametrize("time_limit", ["bootstrap", "drop"])
+@pytest.mark.parametrize("time_limit", ["end", "bootstrap", "drop"])
 @pytest.mark.parametrize("paid", [{"score": 1.0}, {"score": 0.4, "judged_at_limit": True}])
 async def test_what_is_solved_or_judged_at_a_limit_has_no_more_to_earn(
     time_limit: str, paid: dict[str, Any]
@@ -100,7 +112,8 @@ async def test_what_is_solved_or_judged_at_a_limit_has_no_more_to_earn(
 
 
 async def test_a_limit_without_an_answer_is_bootstrapped_after_the_last_token() -> None:
-    made = with_constant_value(method(gamma=0.5, lam=1.0, batch=None), 2.0)
+    bootstraps = method(gamma=0.5, lam=1.0, batch=None, time_limit="bootstrap")
+    made = with_constant_value(bootstraps, 2.0)
     cut = episode([1.0], stop=StopReason.TRUNCATED_CONTEXT)
     assert await advantages(made, cut) == [pytest.approx([1.0 + 0.5 * 2.0 - 2.0])]
 
@@ -109,7 +122,7 @@ async def test_a_limit_without_an_answer_is_bootstrapped_after_the_last_token() 
 @pytest.mark.parametrize("is_cut", [True, False])
 async def test_values_are_read_where_the_states_are(level: str, is_cut: bool) -> None:
     """Against the recursion over values that the critic gives for the whole text."""
-    made = method(level, gamma=0.9, lam=0.8, batch=None)
+    made = method(level, gamma=0.9, lam=0.8, batch=None, time_limit="bootstrap")
     weight = torch.randn(1, 32, generator=torch.Generator().manual_seed(1))
     made.load_state(made.state() | {"values/net/weight": weight})
     attempt = episode([turn(0.5, drawn=(3, 4, 5)), turn(0.0), turn(1.0, drawn=(6, 7, 8))])

@@ -123,7 +123,8 @@ class GaeCredit:
         for b, rewards_T in enumerate(turns.split(rewards_N)):
             own = [(t, v) for t, v in zip(texts, values, strict=True) if t.episode == b]
             values_S = np.concatenate([v[: v.size - t.is_cut] for t, v in own])
-            last = None if turns.is_open_B[b] else 0.0
+            drops = turns.is_open_B[b] and self._config.time_limit == "drop"
+            last = None if drops else 0.0
             last = float(own[-1][1][-1]) if own[-1][0].is_cut else last
             before.append(values_S)
             estimates.append(self._advantages(rewards_T, values_S, turns, b, last))
@@ -140,7 +141,8 @@ class GaeCredit:
         episode = turns.episodes[b]
         zeros = np.zeros(episode.num_sampled_tokens)
         samples = to_samples(episode, zeros, index=b)
-        keeps_value = bool(turns.is_open_B[b]) and self._config.time_limit == "bootstrap"
+        bootstraps = episode.is_partial or self._config.time_limit == "bootstrap"
+        keeps_value = bool(turns.is_open_B[b]) and bootstraps
         texts = []
         for sample in samples:
             is_cut = keeps_value and sample is samples[-1]
