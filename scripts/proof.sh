@@ -88,7 +88,7 @@ interop)
   for one in openenv==0.10.0 harbor==0.24.0 verifiers==0.4.0 inspect_ai==0.3.285; do
     name=${one%%==*} place=$PWD/.venv-${one%%==*}
     test -e "$place/done" || { "${newer:-$python}" -m venv "$place" &&
-      "$place/bin/pip" install -qq "$one" gymnasium && touch "$place/done"; } ||
+      "$place/bin/pip" install -qq "$one" gymnasium uv && touch "$place/done"; } ||
       { echo "NOT RUN: $one cannot be installed here"; continue; }
     export "TURNGYM_${name^^}=$place/bin/python"
   done
