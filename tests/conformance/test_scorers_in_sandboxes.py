@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,8 @@ MAKE_TABLE = (
     "c.execute('INSERT INTO t VALUES ({})'); c.commit()\""
 )
 TESTS = {"test_end.py": b"import double\n\ndef test_a():\n    assert double.double(2) == 4\n\n"
-         b"def test_b():\n    assert double.double(3) == 6\n"}  # fmt: skip
+         b"def test_b(record_property):\n    record_property('n', 3)\n"
+         b"    assert double.double(3) == 6\n"}  # fmt: skip
 OWN_FILE = Script(command="bash /tmp/j.sh", files={"/tmp/j.sh": b"exit 0"})
 PARTS = Script(command='echo \'{"x": 0.5, "y": 0}\' > r.json; echo half', reward="r.json")
 SQL = SqlState(database="a.db", wanted={"SELECT n FROM t": [[7]]})
@@ -75,6 +77,12 @@ async def test_what_is_right_scores(scorer: Any, command: str, wanted: tuple[flo
 
 async def test_code_that_ends_the_tests_early_or_plants_its_own_does_not_score():
     assert (await scored(Pytest(files=TESTS), "echo 'import os; os._exit(0)' > double.py"))[0] == 0
+    assert (await scored(Pytest(files=TESTS), "echo raise KeyboardInterrupt > double.py"))[0] == 0
+    exits = ("raise KeyboardInterrupt", "pytest.exit('x' * 99, 0)", "pytest.exit('', 1)")
+    for leave in exits:  # at the second test
+        code = f"import pytest\ndef double(n):\n    if n == 3: {leave}\n    return 4\n"
+        ends = Pytest(files=TESTS, partial=True), f"printf {shlex.quote(code)} > double.py"
+        assert (await scored(*ends))[0] == 0
     plant = (
         "echo 'def pytest_runtest_makereport(*a): return None' > conftest.py; mkdir -p pytest; "
         "echo 'print(1)' > pytest/__main__.py; echo '[pytest]\\naddopts = -k none' > pytest.ini; "
