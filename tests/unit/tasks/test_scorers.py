@@ -34,6 +34,8 @@ SCHEMA = '{"type": "object", "required": ["n"], "properties": {"n": {"type": "in
         (Numeric(), "-$12.50", "-12.5", 1.0),
         (Numeric(), "12.50 €", "12.5", 1.0),
         (Numeric(), "\u22125 μm", "-5", 1.0),
+        (Numeric(), "**-12.50 km**", "-12.5", 1.0),
+        (Numeric(), "`12`", "12", 1.0),
         (Numeric(), "5 Million", "5", 0.0),
         (Numeric(), "not 1200", "1200", 0.0),
         (Numeric(), "It is 1200", "1200", 0.0),

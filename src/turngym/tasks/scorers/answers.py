@@ -180,7 +180,8 @@ class Numeric(AnswerScorer):
     relative: float = Field(default=0.0, ge=0)
 
     def compare(self, answer: str, reference: str) -> float:
-        given = re.sub("[\u2010\u2011\u2212]", "-", answer).strip()  # a minus sign is no hyphen
+        given = answer.strip().strip("*` ")  # bold, or code
+        given = re.sub("[\u2010\u2011\u2212]", "-", given)  # a minus sign is no hyphen
         given = re.sub(r"^-([$€£¥])", r"\1-", given)
         if (found := _WITH_UNIT.fullmatch(given)) is None:
             return 0.0
