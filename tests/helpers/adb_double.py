@@ -36,6 +36,9 @@ class Phone:
     focused: bool = False
     name: str = ""
     dumps_fail: int = 0
+    turned: bool = False
+    warning: bytes = b""
+    """What stands before a picture."""
     plugged: bool = True
     dies_at: str = ""
     """Start of the command during which the cable is pulled."""
@@ -159,20 +162,28 @@ class Phone:
         for number, (kind, words, more) in enumerate(self.rows()):
             about = {"class": kind, "package": self.window.split("/")[0], "text": words,
                      "content-desc": "", "enabled": "true", **more}  # fmt: skip
-            about["bounds"] = f"[0,{number * ROW}][{WIDTH},{number * ROW + ROW}]"
+            about["bounds"] = f"[0,{number * ROW}][{self.size[0]},{number * ROW + ROW}]"
             nodes += f"<node {' '.join(f'{k}={quoteattr(v)}' for k, v in about.items())} />"
-        return f"<?xml version='1.0'?><hierarchy rotation=\"0\">{nodes}</hierarchy>"
+        about = f'index="0" rotation="{int(self.turned)}"'
+        return f"<?xml version='1.0'?><hierarchy {about}>{nodes}</hierarchy>"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the screen as it is held."""
+        return (HEIGHT, WIDTH) if self.turned else (WIDTH, HEIGHT)
 
     def picture(self) -> bytes:
         """Return the screen as a PNG."""
-        image = Image.new("RGB", (WIDTH, HEIGHT), "white")
+        image = Image.new("RGB", self.size, "white")
         pen = ImageDraw.Draw(image)
         for number, (_, _, more) in enumerate(self.rows()):
             fill = "green" if more.get("checked") == "true" else "grey"
-            pen.rectangle((0, number * ROW, WIDTH - 1, number * ROW + ROW - 1), fill, "black")
+            pen.rectangle(
+                (0, number * ROW, self.size[0] - 1, number * ROW + ROW - 1), fill, "black"
+            )
         data = io.BytesIO()
         image.save(data, "PNG")
-        return data.getvalue()
+        return self.warning + data.getvalue()
 
 
 def split(words: list[str], at: str) -> list[list[str]]:

@@ -90,6 +90,29 @@ def test_a_screen_is_read_as_elements_with_marks_and_as_pixels(device):
     assert pixels[90, 30].tolist() == [128, 128, 128]
 
 
+def test_a_screen_that_is_turned_is_read_and_touched_to_its_edge(device, double):
+    device.launch("com.settings")
+    double.phone.turned = True
+    view = device.look()
+    assert len(view.elements) == 4
+    assert view.elements[0].width == HEIGHT
+    assert view.notes == (
+        f"The screen is turned, {HEIGHT} x {WIDTH}; pictures stay {WIDTH} x {HEIGHT} and show no "
+        "more of it.",
+    )
+    assert device.click(HEIGHT - 1, 10) is None
+    assert "off the screen" in device.click(10, WIDTH)
+    assert device.pixels().shape == (HEIGHT, WIDTH, 3)
+    double.phone.turned = False
+    assert device.look().notes == ()
+    assert "off the screen" in device.click(WIDTH, 10)
+
+
+def test_a_picture_is_found_behind_a_warning(device, double):
+    double.phone.warning = b"[Warning] Multiple displays were found\n"
+    assert device.pixels().shape == (HEIGHT, WIDTH, 3)
+
+
 def test_a_row_is_called_by_the_words_in_it_and_a_dump_that_is_none_is_refused():
     inner = '<node class="a.TextView" text="Alarm" bounds="[0,0][9,9]" enabled="true"/>'
     row = (

@@ -149,6 +149,8 @@ _CHUNK = 400
 """Characters of one ``input text``."""
 _MAX_ENTRIES = 2_000
 _FOCUS = re.compile(r"mCurrentFocus=Window\{\S+ \S+ (.+?)\}")
+_TURNED = re.compile(r'<hierarchy [^>]*rotation="[13]"')
+"""A dump, and touches, of a screen on its side; ``wm size`` says how it stands upright."""
 _TROUBLE = {
     "Application Not Responding: ": "does not answer.",
     "Application Error: ": "has crashed.",
@@ -189,7 +191,8 @@ class AndroidDevice(Phone):
                     f"android: {self._wire.serial} reports no screen size: {said!r}"
                 )
             # An override comes after the physical size.
-            self.width, self.height = map(int, found[-1])
+            self._sides = int(found[-1][0]), int(found[-1][1])
+            self.width, self.height = self._sides
         except BaseException:
             self._let_go()
             raise
@@ -211,18 +214,26 @@ class AndroidDevice(Phone):
                 if attempt < _DUMPS - 1:
                     time.sleep(_AGAIN_S)
                 continue
+            is_turned = _TURNED.search(said) is not None
+            self.width, self.height = self._sides[::-1] if is_turned else self._sides
+            if is_turned:
+                notes.append(
+                    f"The screen is turned, {self.width} x {self.height}; pictures stay "
+                    f"{self._sides[0]} x {self._sides[1]} and show no more of it."
+                )
             shown = marked(elements, self.width, self.height)
             return View(active=focus, notes=tuple(notes), elements=shown)
         notes.append("The screen does not keep still, so its parts are not listed.")
         return View(active=focus, notes=tuple(notes))
 
     def pixels(self) -> Image:
-        picture = self._wire.execute("screencap -p")
-        if not picture.startswith(b"\x89PNG"):
+        said = self._wire.execute("screencap -p")
+        before, start, picture = said.partition(b"\x89PNG")  # it warns first, of several displays
+        if not start:
             raise EnvironmentFault(
-                f"android: screencap of {self._wire.serial} gave no picture: {picture[:80]!r}"
+                f"android: screencap of {self._wire.serial} gave no picture: {before[:80]!r}"
             )
-        return decode(picture, self.width, self.height)
+        return decode(start + picture, *self._sides)
 
     def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:
         if problem := self._outside(x, y):
