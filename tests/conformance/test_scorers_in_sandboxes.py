@@ -27,6 +27,10 @@ TESTS = {"test_end.py": b"import double\n\ndef test_a():\n    assert double.doub
 OWN_FILE = Script(command="bash /tmp/j.sh", files={"/tmp/j.sh": b"exit 0"})
 PARTS = Script(command='echo \'{"x": 0.5, "y": 0}\' > r.json; echo half', reward="r.json")
 SQL = SqlState(database="a.db", wanted={"SELECT n FROM t": [[7]]})
+LONG = SqlState(
+    database="a.db",
+    wanted={"SELECT replace(hex(zeroblob(150000)), 0, n) FROM t": [["7" * 300_000]]},
+)
 DOUBLE = "printf 'def double(n):\\n    return {}\\n' > double.py"
 
 
@@ -63,6 +67,7 @@ async def scored(scorer: Callable[[FileWorld], Any], command: str) -> Any:
         (PARTS, "true", (0.25, "half")),
         (SQL, MAKE_TABLE.format(7), (1.0, "")),
         (SQL, MAKE_TABLE.format(8), (0.0, "a.db: 'SELECT n FROM t' gives [[8]]")),
+        (LONG, MAKE_TABLE.format(7), (1.0, "")),
         (SQL, "echo [[[7]]] > a.db", (0.0, "a.db: file is not a database")),
         (Pytest(files=TESTS), DOUBLE.format("2 * n"), (1.0, "")),
         (Pytest(files=TESTS), DOUBLE.format("4"), (0.0, "failed: test_b")),
