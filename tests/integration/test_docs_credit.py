@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from importlib.resources import files
@@ -121,6 +122,25 @@ def test_the_judge_of_the_page_is_asked_about_every_turn(folder: Path) -> None:
     asked = import_attribute("list", f"{folder}/grader.py:ASKED")
     assert len(asked) == turns > 0
     assert all(text.startswith("Grade the last answer from 0 to 10.") for text in asked)
+
+
+def test_the_judge_of_the_page_has_no_grade_above_its_best(folder: Path) -> None:
+    from helpers.trajectories import episode, turn
+    from turngym.plugins import import_attribute
+    from turngym.trainers.credit.base import TurnBatch
+    from turngym.types import TrajectoryGroup
+
+    (folder / "grader.py").write_text(
+        "GRADES = ['0', '10', '99', '07', '-1']\n"
+        "async def grader(messages):\n"
+        "    return GRADES.pop(0)\n",
+        encoding="utf-8",
+    )
+    group = TrajectoryGroup(group_id="g", trajectories=(episode([turn(0.0)] * 5, member=0),))
+    judged = import_attribute("function", "my_judge:judged")
+    found = asyncio.run(judged(TurnBatch.of([group]), judge=f"{folder}/grader.py:grader"))
+    assert found.values_N.tolist() == [0, 1, 0, 0, 0]
+    assert found.has_value_N.tolist() == [True, True, False, False, False]
 
 
 def test_the_loss_and_the_sampler_of_the_page_train(folder: Path) -> None:
