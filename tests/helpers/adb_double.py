@@ -77,7 +77,10 @@ class Phone:
             case ["monkey", "-p", package, *_]:
                 return self.open(package)
             case ["am", "start", "-W", "-n", component]:
-                return self.open(component.split("/")[0])
+                if component.endswith(".Private"):
+                    return "Exception occurred while executing 'start':\n", 255
+                said, status = self.open(component.split("/")[0])
+                return f"Starting: Intent {{ cmp={component} }}\n{said}", status
             case ["am", "force-stop", _]:
                 self.window = "com.launcher/.Home"
             case ["input", *rest]:

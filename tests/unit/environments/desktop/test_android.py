@@ -195,6 +195,10 @@ def test_crash_and_hang_dialogs_are_told_and_a_restless_screen_costs_no_fault(de
 def test_what_cannot_be_started_is_one_line(device):
     with pytest.raises(EnvironmentFault, match=r"com\.nothing cannot be started"):
         device.launch("com.nothing")
+    with pytest.raises(EnvironmentFault, match=r"\.Private cannot be started: Exception occurred"):
+        device.launch("com.settings/.Private")
+    device.launch("com.settings/.ErrorReports")  # no error, though it is called so
+    assert device.state("window") == "com.settings/com.settings.Main"
 
 
 def test_a_device_that_is_not_there_is_one_line_and_starts_no_server(double):

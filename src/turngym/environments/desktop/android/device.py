@@ -58,7 +58,7 @@ class Wire:
         Raises:
             AndroidGone: The device is gone, does not answer, or went away in the middle.
         """
-        return self._executed(command)[0]
+        return self.ran(command)[0]
 
     def ask(self, *command: str) -> str:
         """Return what a command writes, as text without blanks around it."""
@@ -66,9 +66,9 @@ class Wire:
 
     def status(self, *command: str) -> int:
         """Return the exit status of a command."""
-        return self._executed(shlex.join(command))[1]
+        return self.ran(shlex.join(command))[1]
 
-    def _executed(self, command: str) -> tuple[bytes, int]:
+    def ran(self, command: str) -> tuple[bytes, int]:
         """Return output and exit status; what comes without its end mark is not the whole of it."""
         what = command.split(" ", 1)[0]
         with self._attached(what), self._client.make_connection(ANSWER_S) as connection:
@@ -296,9 +296,10 @@ class AndroidDevice(Phone):
             words = ["am", "start", "-W", "-n", target]
         else:
             words = ["monkey", "-p", target, "-c", "android.intent.category.LAUNCHER", "1"]
-        said = self._wire.execute(f"{shlex.join([*words, *command[1:]])} 2>&1").decode()
-        if "Error" in said or "No activities found" in said:
-            raise EnvironmentFault(f"android: {target} cannot be started: {said.strip()[-200:]}")
+        said, status = self._wire.ran(f"{shlex.join([*words, *command[1:]])} 2>&1")
+        text = said.decode(errors="replace").strip()
+        if status or re.search("^Error|No activities found", text, re.MULTILINE):
+            raise EnvironmentFault(f"android: {target} cannot be started: {text[:200]}")
         if "://" not in target:
             self._launched.append(target.split("/")[0])
 
