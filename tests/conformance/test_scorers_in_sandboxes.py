@@ -90,6 +90,7 @@ async def test_code_that_ends_the_tests_early_or_plants_its_own_does_not_score()
         assert (await scored(*ends))[0] == 0
     plant = (
         "echo 'def pytest_runtest_makereport(*a): return None' > conftest.py; mkdir -p pytest; "
+        "echo 'import _pytest.python as p; p.Function.runtest = print' > sitecustomize.py; "
         "echo 'print(1)' > pytest/__main__.py; echo '[pytest]\\naddopts = -k none' > pytest.ini; "
         + DOUBLE.format("4")
     )

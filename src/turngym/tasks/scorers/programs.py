@@ -24,6 +24,12 @@ try:
 except sqlite3.Error as error:
     print(json.dumps(str(error)))
 """
+_TESTS = """import os, sys, pytest
+sys.path.append(os.getcwd())
+os.environ["PYTHONPATH"] += os.pathsep + os.getcwd()
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+"""Last on the path: nothing of the workspace shall stand in for pytest or the library."""
 
 
 def rewards_of(as_json: bytes | None, as_text: bytes | None) -> dict[str, float]:
@@ -128,7 +134,8 @@ class Pytest:
     """
 
     files: Mapping[str, bytes]
-    """Tests by file name, such as ``test_end.py``; they start in the workspace."""
+    """Tests by file name, such as ``test_end.py``; they start in the workspace, and import from it
+    what neither the library nor pytest has."""
     partial: bool = False
     """The share of tests that pass, in place of all or nothing."""
     timeout_s: float = 60.0
@@ -136,10 +143,10 @@ class Pytest:
     async def __call__(self, world: FileWorld) -> JudgeResult:
         report = f"{_PLACE}/report.xml"
         names = " ".join(shlex.quote(f"{_PLACE}/{name}") for name in self.files)
-        # Not from the workspace: nothing of it shall stand in for pytest or the library.
         ran = await world.run(
-            f"PYTHONPATH=/opt/tools:$PWD python3 -P -m pytest -q --noconftest -p no:cacheprovider "
-            f"-c /dev/null --rootdir {_PLACE} --tb=no --junitxml {report} {names}",
+            f"PYTHONPATH=/opt/tools python3 -P -c {shlex.quote(_TESTS)} -q --noconftest "
+            f"-p no:cacheprovider -c /dev/null --rootdir {_PLACE} --tb=no --junitxml {report} "
+            f"{names}",
             files={f"{_PLACE}/{name}": data for name, data in self.files.items()},
             collect=[report], timeout_s=self.timeout_s,
         )  # fmt: skip
