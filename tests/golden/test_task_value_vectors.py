@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,6 +77,18 @@ def test_spo_compares_with_the_value_before_the_batch_and_scales_the_batch() -> 
     empty = build_credit(algo("spo"), None)
     empty.load_state(build_credit(algo("spo"), None).state())
     assert values(asyncio.run(empty.assign([tried(1, 0, 0, 0)]))) == values(first)
+
+
+def test_what_one_player_can_expect_of_a_task_is_not_what_another_can() -> None:
+    made = build_credit(algo("spo", "batch=null"), None)
+    sides = [
+        TrajectoryGroup(group_id=name, trajectories=(replace(episode([won]), player=name),))
+        for name, won in (("X", 1.0), ("O", 0.0))
+    ]
+    for _ in range(2):
+        credit = asyncio.run(made.assign(sides))
+    # a and b are 1.4375 and 0.4375 after X has won once, and the other way round for O.
+    assert values(credit) == pytest.approx([1 - 1.4375 / 1.875, -0.4375 / 1.875])
 
 
 def test_mssr_raises_the_advantage_of_undecided_tokens_and_keeps_its_sign() -> None:

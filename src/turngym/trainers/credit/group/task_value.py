@@ -148,7 +148,8 @@ class TaskValueCredit:
             return Credit(samples=(), dropped=dropped, metrics=self._sources.metrics())
         wanted = Term(rewards=self._config.rewards)
         rewards_B = self._values.rewards(term_returns(turns, components, wanted)[turns.start_B])
-        tasks = [f"{episode.env_id} {episode.task_id}" for episode in turns.episodes]
+        # What one player can expect of a game says nothing of another's chances.
+        tasks = [f"{t.env_id} {t.task_id} {t.player or ''}".rstrip() for t in turns.episodes]
         is_known_B: NDArray[np.bool_] = np.array([task in self._values.known for task in tasks])
         advantages_B = rewards_B - np.array([self._values.value(task) for task in tasks])
         for task in dict.fromkeys(tasks):
