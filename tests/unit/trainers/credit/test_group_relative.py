@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,13 @@ def test_gdpo_tells_two_rewards_from_one() -> None:
     assert_rows(rows_of(apart, one), [[-0.7070], [0.7070]])
     assert_rows(rows_of(apart, two), [[-1.4140], [1.4140]])
     assert_rows(rows_of(algo("grpo"), two), rows_of(algo("grpo"), one))
+
+
+def test_what_an_environment_without_parts_pays_counts_beside_one_with_parts() -> None:
+    attempts = [replace(t, env_id="other") for t in group([1.0], [0.0]).trajectories]
+    other = TrajectoryGroup(group_id="other", trajectories=tuple(attempts))
+    found = rows_of(algo("gdpo", "batch=null"), parts((0, 0), (1, 0)), other)
+    assert_rows(found, [[-0.7070], [0.7070], [0.7070], [-0.7070]])
 
 
 def test_gdpo_weighs_a_part_after_it_was_compared() -> None:

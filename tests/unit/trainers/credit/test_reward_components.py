@@ -63,7 +63,11 @@ PAID = group(
         (OutcomeReward(type="outcome"), {"outcome": [[None, 1.5], [0.25]]}),
         (
             RewardParts(type="parts"),
-            {"parts/neat": [[None, 0.5], [0.0]], "parts/right": [[None, 1.0], [0.0]]},
+            {
+                "parts/neat": [[None, 0.5], [0.0]],
+                "parts/right": [[None, 1.0], [0.0]],
+                "parts/all": [[None, 0.0], [0.25]],
+            },
         ),
         (InvalidPenalty(type="invalid", penalty=0.2), {"invalid": [[-0.2, 0.0], [0.0]]}),
         (PotentialShaping(type="potential"), {"potential": [[1.5, 0.5], [1.0]]}),

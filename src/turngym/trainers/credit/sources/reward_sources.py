@@ -142,17 +142,21 @@ class OutcomeSource(StatelessSource[OutcomeReward]):
 class PartsSource(StatelessSource[RewardParts]):
     """``parts/NAME`` for each named part of the reward: its sum per episode, on the last turn.
 
-    The whole reward, as ``parts/all``, when no part is named.
+    ``parts/all`` for what turns without parts earned: of an environment that names none, alone or
+    beside others that do, the whole reward.
     """
 
     def read(self, turns: TurnBatch) -> Components:
         """Return one component for each part."""
         names = sorted({n for t in turns.episodes for turn in t.turns for n in turn.reward_parts})
-        if not names:
-            return {"parts/all": _on_last_turn(turns, turns.outcome_B)}
+        found = {name: part_rewards(turns, name) for name in names}
+        named = [bool(turn.reward_parts) for t in turns.episodes for turn in t.turns]
+        rest_N = np.where(named, 0.0, turns.reward_N)
+        if rest_N.any() or not names:
+            found["all"] = found.get("all", 0.0) + rest_N
         return {
-            f"parts/{name}": _on_last_turn(turns, turns.sums(part_rewards(turns, name)))
-            for name in names
+            f"parts/{name}": _on_last_turn(turns, turns.sums(values_N))
+            for name, values_N in found.items()
         }
 
 
