@@ -313,9 +313,15 @@ class Turn:
             return self.reward
         return self.other_rewards.get(player, 0.0)
 
+    @property
+    def num_said_tokens(self) -> int:
+        """Number of tokens that were sampled for the turn, also where they are context now."""
+        return self.num_sampled_tokens or int(self.usage.get("completion_tokens", 0))
+
     def as_context(self) -> Turn:
         """Return the turn as it was, but with tokens that were given, so that none is trained."""
-        return replace(self, spans=given(self.spans))
+        usage = {**self.usage, "completion_tokens": float(self.num_said_tokens)}
+        return replace(self, spans=given(self.spans), usage=usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from helpers.credit import algo, components_of
+from helpers.credit import algo, components_of, rows_of
 from helpers.losses import sample
 from helpers.trajectories import episode, group, turn
 from turngym.config import load_config
@@ -18,6 +18,7 @@ from turngym.trainers.credit.base import Credit, TurnBatch
 from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.credit.group.task_value import BetaValues, optimal_value
 from turngym.trainers.losses.token_weights import with_entropy_shaping
+from turngym.trainers.selection.past import as_context
 from turngym.trainers.settings.algo import BetaValue
 from turngym.trainers.settings.corrections import EntropyShaping
 from turngym.trainers.settings.rewards import LengthPenalty
@@ -119,6 +120,18 @@ def test_alp_takes_more_for_a_token_where_more_attempts_succeed(
     found = components_of(LengthPenalty(type="length", price=0.01), turns)["length"]
     assert_allclose(found.values_N, [*wanted, -0.02])
     assert found.has_value_N.all()
+    # Turns that are too old to be trained on were paid for all the same.
+    context = [replace(t, turns=as_context(t.turns)) for t in one.trajectories[1:]]
+    late = TrajectoryGroup(group_id="late", trajectories=(one.trajectories[0], *context))
+    found = components_of(LengthPenalty(type="length", price=0.01), TurnBatch.of([late]))["length"]
+    assert_allclose(found.values_N, wanted)
+
+
+def test_opo_weighs_an_attempt_by_what_it_said_also_where_that_is_context() -> None:
+    fresh = tried(1, 0, 0, 0)
+    context = [replace(t, turns=as_context(t.turns)) for t in fresh.trajectories[1:]]
+    late = TrajectoryGroup(group_id="late", trajectories=(fresh.trajectories[0], *context))
+    assert rows_of(algo("opo"), late) == rows_of(algo("opo"), fresh) == [[0.75], *3 * [[-0.25]]]
 
 
 def test_alp_counts_the_tokens_of_all_turns_on_the_last() -> None:

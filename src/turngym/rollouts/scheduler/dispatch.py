@@ -7,6 +7,7 @@ import heapq
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -451,7 +452,8 @@ def fresh(group: OpenGroup, member: int) -> QueuedEpisode:
     played = []
     for turn in group.request.prefix:
         seen = digest_of({"text": turn.observation[-1].content}) if turn.observation else None
-        played.append(ReplayedTurn(turn.as_context(), seen))
+        given = replace(turn.as_context(), usage={})  # nothing was spent on it here
+        played.append(ReplayedTurn(given, seen))
     return QueuedEpisode(
         group=group,
         key=SampleKey(group.index, member),

@@ -88,7 +88,7 @@ class TurnBatch:
     turn_N: IntArray
     """0-based place of a turn in its episode."""
     tokens_N: IntArray
-    """Tokens that were sampled in a turn."""
+    """Tokens of a turn that are trained on."""
     reward_N: FloatArray
     """Reward of the environment."""
     invalid_N: NDArray[np.bool_]
@@ -149,6 +149,12 @@ class TurnBatch:
         return np.array([t.is_open for t in self.episodes], dtype=np.bool_)
 
     @property
+    def said_N(self) -> FloatArray:
+        """Tokens that were sampled for a turn, also where it is context now."""
+        said = [turn.num_said_tokens for t in self.episodes for turn in t.turns]
+        return np.array(said, dtype=np.float64)
+
+    @property
     def outcome_B(self) -> FloatArray:
         """Undiscounted sum of the environment's rewards."""
         return self.sums(self.reward_N)
@@ -161,7 +167,7 @@ class TurnBatch:
     def counts(self, unit: str) -> FloatArray:
         """Return how often each turn counts where what counts once is a ``unit``, shape [N]."""
         if unit in ("token", "length"):
-            return self.tokens_N.astype(np.float64)
+            return self.tokens_N.astype(np.float64) if unit == "token" else self.said_N
         return np.where((self.turn_N == 0) | (unit == "turn"), 1.0, 0.0)
 
     def split(self, values_N: NDArray[np.generic]) -> list[FloatArray]:

@@ -187,7 +187,7 @@ class LengthSource(StatelessSource[LengthPenalty]):
         size = np.maximum(np.bincount(turns.group_B), 1)
         solved = np.bincount(turns.group_B, turns.outcome_B > self._config.above) / size
         weight_B = np.maximum(solved, 1 / size)[turns.group_B]
-        prices_B = -self._config.price * weight_B * turns.sums(turns.tokens_N)
+        prices_B = -self._config.price * weight_B * turns.sums(turns.said_N)
         return {"length": _on_last_turn(turns, prices_B)}
 
 
