@@ -14,22 +14,24 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.agents.policy import Policy
+from turngym.agents.policy import Policy, PolicyTurn
 from turngym.environments.core.env import AnyEnv, Observation
 from turngym.environments.core.spaces import Info
 from turngym.environments.gym.hosts import Isolation, as_async
 from turngym.environments.gym.ray_workers import RayWorkers
 from turngym.errors import ConfigError, EpisodeError
 from turngym.rollouts.episode import EpisodeSpec, ReplayedTurn, digest_of, reset_seed, rollout
-from turngym.rollouts.scheduler.config import DeadlineConfig
+from turngym.rollouts.scheduler.config import BudgetConfig, DeadlineConfig
 from turngym.rollouts.scheduler.pool import EnvPool, MakeAnyEnv
+from turngym.rollouts.scheduler.running import Allowance
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
-from turngym.types import Message, Trajectory
+from turngym.types import Message, StopReason, Trajectory, Turn
 
 
 class ReplayDiffers(EpisodeError):
@@ -164,6 +166,28 @@ PlayOn = Callable[[Sequence[Trajectory], int, int], Coroutine[None, None, TurnVa
 """``turn_values`` of episodes, with so many continuations of each state and this seed."""
 
 
+class _Budget:
+    """Ends a continuation where its whole episode has spent its budget."""
+
+    def __init__(self, config: BudgetConfig, played: Sequence[ReplayedTurn]) -> None:
+        self._allowance = Allowance(config)
+        self._turns = self._tokens = 0
+        self.stop: StopReason | None = None
+        for before in played:
+            self.stop = self.stepped(before.turn, None)
+
+    def before_act(self, played: int) -> None:
+        """Hold nothing up."""
+
+    def sampled(self, turn: PolicyTurn) -> None:
+        """Hold nothing up."""
+
+    def stepped(self, turn: Turn, observation: Any) -> StopReason | None:
+        self._turns += 1
+        self._tokens += turn.num_said_tokens
+        return self._allowance.spend(turn, turns=self._turns, tokens=self._tokens)
+
+
 async def turn_values(
     make_env: MakeAnyEnv,
     policy: Policy,
@@ -177,6 +201,7 @@ async def turn_values(
     calls: asyncio.Semaphore | None = None,
     deadlines: DeadlineConfig | None = None,
     timeout_s: float | None = None,
+    budget: BudgetConfig | None = None,
 ) -> TurnValues:
     """Return what the states of ``trajectories`` are worth under ``policy``.
 
@@ -196,6 +221,7 @@ async def turn_values(
         calls: Holds back calls that block, as for ``EnvPool``.
         deadlines: Seconds that calls may take, as for ``EnvPool``.
         timeout_s: Seconds after which a continuation is truncated; None for no limit.
+        budget: Turns and tokens of a whole episode; None for no limit.
 
     Raises:
         EpisodeError: A continuation broke three times, or its actions led elsewhere.
@@ -224,7 +250,10 @@ async def turn_values(
         for _ in range(_TRIES):
             lease, is_whole = await pool.lease(), False
             try:
-                found = await rollout(lease, policy, spec, timeout_s=timeout_s, played=before)
+                found = await rollout(
+                    lease, policy, spec, timeout_s=timeout_s, played=before,
+                    watch=None if budget is None else _Budget(budget, before),
+                )  # fmt: skip
                 is_whole = not found.stop_reason.is_error
             finally:
                 lease.release(broken=not is_whole)

@@ -12,6 +12,7 @@ from turngym.agents.policy import EpisodeContext, PolicyTurn
 from turngym.errors import EpisodeError
 from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.rollouts.replay import TurnValues, turn_values
+from turngym.rollouts.scheduler.config import BudgetConfig
 from turngym.seeding import generator
 from turngym.tasks.base import Task
 from turngym.types import Message, Trajectory, Turn
@@ -98,6 +99,18 @@ def test_what_began_alike_is_played_on_once_and_the_halves_are_two_samples() -> 
     assert found.values[0][0].tolist() != found.values[0][1].tolist()
     again = values(20)
     assert [v.tolist() for v in again.values] == [v.tolist() for v in found.values]
+
+
+def test_a_continuation_spends_what_its_episode_has_left() -> None:
+    for budget, start in (
+        (BudgetConfig(max_turns=1), 0.0),
+        (BudgetConfig(max_turns=1, extra_turns=1), 0.0),  # nothing was earned by then
+        (BudgetConfig(max_turns=2), 0.25),
+    ):
+        one = [episodes()[0]]
+        made = turn_values(TwoTurns, Coin(), one, [TASK], attempts=400, seed=3, budget=budget)
+        found = asyncio.run(made).values[0].mean(axis=0)
+        np.testing.assert_allclose(found[0], start, atol=0.06)
 
 
 def test_a_continuation_that_breaks_is_no_value_of_zero() -> None:

@@ -346,6 +346,7 @@ class EpisodeRunner:
                 calls=calls,
                 deadlines=rollout.deadlines,
                 timeout_s=rollout.timeout_s,
+                budget=rollout.budget,
             )
             values |= dict(zip(own, found.values, strict=True))
             episodes += found.episodes
