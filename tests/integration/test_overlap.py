@@ -309,6 +309,9 @@ def test_turns_of_an_episode_that_still_runs_are_trained_before_they_get_too_old
     train(load_config(TrainConfig, [SETTINGS, settings]), tmp_path)
     [[part]] = [one.trajectories for one in slow.groups if is_partial(one)]
     assert [turn.num_sampled_tokens > 0 for turn in part.turns] == [True]
+    # What a critic says of its last state goes by what the environment said of it.
+    assert part.final_observation
+    assert part.final_observation != part.turns[0].observation
     rows = steps(tmp_path)
     assert rows[-1]["lag/violations"] == 0
     assert rows[-1]["group/partial"] == 1

@@ -99,8 +99,8 @@ class EpisodeObserver(Protocol):
     stop: StopReason | None
     """Why the episode ends after the turns that are carried out again; None where it goes on."""
 
-    def before_act(self, played: int) -> Awaitable[None] | None:
-        """Turn number ``played`` begins."""
+    def before_act(self, played: int, observation: Any, info: Info) -> Awaitable[None] | None:
+        """Turn number ``played`` begins, at what the environment says now."""
 
     def sampled(self, turn: PolicyTurn) -> Awaitable[None] | None:
         """The policy acted; ``env.step`` follows."""
@@ -366,8 +366,10 @@ async def _play(
             observation, info, over = answer.observation, answer.info, answer.is_over
         stop = None if watch is None else watch.stop
         while not (over or stop):
-            if watch is not None and (hold := watch.before_act(len(record.turns))) is not None:
-                await hold
+            if watch is not None:
+                hold = watch.before_act(len(record.turns), observation, info)
+                if hold is not None:
+                    await hold
             session, informed = sessions.at(info)
             with policy_boundary("act"):
                 acting = _acted(session.act(observation, informed), act_timeout_s)

@@ -176,7 +176,7 @@ class _Budget:
         for before in played:
             self.stop = self.stepped(before.turn, None)
 
-    def before_act(self, played: int) -> None:
+    def before_act(self, played: int, observation: Any, info: Info) -> None:
         """Hold nothing up."""
 
     def sampled(self, turn: PolicyTurn) -> None:

@@ -32,7 +32,7 @@ class Stopping:
 
     stop = None
 
-    def before_act(self, played):
+    def before_act(self, played, observation, info):
         pass
 
     def sampled(self, turn):

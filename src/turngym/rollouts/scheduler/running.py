@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from turngym.agents.policy import PolicyTurn
+from turngym.environments.core.spaces import Info
 from turngym.errors import EpisodeError
 from turngym.rollouts.episode import EpisodeSpec, KeepPicture, ReplayedTurn, digest_of
 from turngym.rollouts.scheduler.admission import partial_end, turn_version
@@ -18,7 +19,7 @@ from turngym.rollouts.scheduler.ledger import Ledger
 from turngym.rollouts.scheduler.metrics import SchedulerMetrics, Timeline
 from turngym.rollouts.scheduler.packing import pack_turn
 from turngym.tracing import EpisodeSpans, episode_spans
-from turngym.types import StopReason, Trajectory, Turn
+from turngym.types import Message, StopReason, Trajectory, Turn
 
 Phase = Literal["reset", "act", "step"]
 OnEpisode = Callable[[SampleKey, Trajectory, float], None]
@@ -191,6 +192,8 @@ class RunningEpisode:
             for number, (turn, spent) in enumerate(zip(own, tokens, strict=True), 1):
                 self.stop = self._allowance.spend(turn, turns=number, tokens=spent)
         self._committed = 0
+        self._state: tuple[tuple[Message, ...], float | None] = (), None
+        """What the environment says after the last turn, and the potential there."""
         self._act_version = self.start_version
         self._spans: EpisodeSpans | None = None
 
@@ -214,7 +217,7 @@ class RunningEpisode:
                 facts = (turn.num_sampled_tokens, self.versions[number], self.seen[number] or "")
                 ledger.commit_turn(job.key, self.retry, number, self.packed[number], facts=facts)
 
-    def before_act(self, played: int) -> Awaitable[None] | None:
+    def before_act(self, played: int, observation: Any, info: Info) -> Awaitable[None] | None:
         """Begin a turn: the environment answered.
 
         Raises:
@@ -222,6 +225,8 @@ class RunningEpisode:
         """
         if self.stop_asked:
             raise Preempted(f"episode {self.job.key}: stopped after {played} turns")
+        seen = Message(role="user", content=observation["text"])
+        self._state = (seen,), info.get("potential")
         context = self._context
         now = context.clock()
         if self.phase == "reset":
@@ -349,6 +354,9 @@ class RunningEpisode:
         end = partial_end(self.versions, start=job.trained_to, version=version, bound=bound)
         if end == job.trained_to or job.group.closed:
             return None
+        seen, potential = self._state
+        if end < len(self.turns):
+            seen, potential = self.turns[end].observation, self.turns[end].potential
         trajectory = Trajectory(
             env_id=job.spec.env_id,
             task_id=job.spec.task.id,
@@ -357,6 +365,8 @@ class RunningEpisode:
             member=job.spec.member,
             turns=tuple(self.turns[:end]),
             stop_reason=StopReason.TRUNCATED_ENV,
+            final_observation=seen,
+            final_potential=potential,
             metadata={"partial": True},
         )
         # Noted before the update, so that no turn is handed out twice.

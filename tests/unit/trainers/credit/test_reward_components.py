@@ -83,6 +83,12 @@ def test_a_channel_reads_one_source(config: RewardConfig, wanted: dict[str, Any]
         assert component.has_value_N.tolist() == expected[name].has_value_N.tolist()
 
 
+def test_a_last_state_whose_potential_is_unknown_is_none_of_potential_0() -> None:
+    made = episode([turn(potential=-3.0), turn(potential=-2.0)], stop=StopReason.TRUNCATED_ENV)
+    found = components_of(PotentialShaping(type="potential"), TurnBatch.of([group(made)]))
+    assert found["potential"].values_N.tolist() == [1.0, 0.0]
+
+
 def test_an_environment_that_names_no_parts_has_one() -> None:
     found = components_of(RewardParts(type="parts"), TurnBatch.of([group([0.5, 1.0])]))
     assert list(found) == ["parts/all"]

@@ -209,8 +209,8 @@ def shaping_rewards(turns: TurnBatch, gamma: float) -> FloatArray:
     """Return ``gamma * potential(next) - potential(now)`` of every turn, shape [N].
 
     The potential after the last turn is 0 where the episode came to its end, and the recorded one
-    where a limit cut it off (``Trajectory.is_open``). Summed with ``gamma=1`` it is minus the first
-    potential (plus the last).
+    where a limit cut it off (``Trajectory.is_open``), as before it where none is. Summed with
+    ``gamma=1`` it is minus the first potential (plus the last).
 
     Source:
         Ng, Harada and Russell 1999.
@@ -218,8 +218,10 @@ def shaping_rewards(turns: TurnBatch, gamma: float) -> FloatArray:
     rewards: list[float] = []
     for episode in turns.episodes:
         here = [turn.potential or 0.0 for turn in episode.turns]
-        last = episode.final_potential if episode.is_open else 0.0
-        there = [*here[1:], last or 0.0]
+        last, known = 0.0, episode.final_potential
+        if episode.is_open:
+            last = here[-1] if known is None else known
+        there = [*here[1:], last]
         rewards += [gamma * b - a for a, b in zip(here, there, strict=True)]
     return np.array(rewards, dtype=np.float64)
 
