@@ -104,6 +104,10 @@ def test_in_turns_is_overlap_without_staleness(tmp_path: Path) -> None:
         (("env.id=text/maze", "rollout.opponent=random"), "has one player"),
         (("env.id=text/maze", "evaluation.opponent=expert"), "evaluation.opponent='expert'.* one"),
         (("algo=vineppo",), "several players"),
+        (
+            ("algo=ppo", "rollout.mode=overlap", "rollout.stale=train_partial"),
+            "several players, and rollout.stale='train_partial'",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, overrides: tuple[str, ...], words: str) -> None:

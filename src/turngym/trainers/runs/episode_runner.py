@@ -162,6 +162,11 @@ def check_environments(config: TrainConfig) -> None:
             f"env.id={several[0]!r} has several players, and algo {config.algo.name!r} plays on "
             "from every turn of one: wanted another algo"
         )
+    if several and config.rollout.stale == "train_partial":
+        raise ConfigError(
+            f"env.id={several[0]!r} has several players, and rollout.stale='train_partial' would "
+            "train on moves before the others have answered them: wanted 'mask_stale'"
+        )
 
 
 class Mix:
