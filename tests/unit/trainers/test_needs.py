@@ -62,6 +62,24 @@ def test_what_is_given_passes_and_nothing_is_made(
     check_needs(config(env, algo))
 
 
+CARRY = ["rollout.group.late=carry", "rollout.mode=overlap", "algo.loss.correction.weight=truncate"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["algo=dpo", *CARRY], "'prefer' compares: wanted late='drop'"),
+        (["algo=tba", *CARRY], "'balance' compares: wanted late='drop'"),
+        (["algo=vineppo", "agent.reflection=2"], "plays each episode on many times"),
+    ],
+)
+def test_what_an_attempt_would_not_be_fairly_compared_with_is_refused(
+    settings: list[str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_needs(load_config(TrainConfig, ["env.id=text/maze", *settings]))
+
+
 @pytest.mark.parametrize(
     ("idle", "switch"),
     [

@@ -19,7 +19,7 @@ from turngym.errors import ConfigError
 from turngym.registry import EnvEntry
 from turngym.tracing import check_tracing
 from turngym.trainers.settings.algo import AlgoConfig, TeacherConfig, needs_of
-from turngym.trainers.settings.group import UtteranceCritic
+from turngym.trainers.settings.group import MonteCarlo, UtteranceCritic
 from turngym.trainers.settings.rewards import Need, Progress
 from turngym.trainers.settings.train import EnvPart, TrainConfig, recipes
 from turngym.trainers.trackers.base import check_trackers
@@ -52,6 +52,7 @@ def check_needs(config: TrainConfig) -> None:
             "learner.routing='replay' takes the experts that vLLM reports: wanted engine.type=vllm "
             "and engine.routing=true"
         )
+    _check_comparisons(config)
     if config.model.images:
         _check_sight(config)
     if config.algo.teacher is not None:
@@ -82,6 +83,26 @@ def check_needs(config: TrainConfig) -> None:
                 f"{_who_gives([need for need in needs if need != 'expert_match'])}"
                 f"{_example(config.algo.name, needs)}"
             )
+
+
+def _check_comparisons(config: TrainConfig) -> None:
+    """Make sure that what is compared with an attempt is what the attempt was played like.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    algo, surrogate = config.algo, config.algo.loss.surrogate
+    joins = surrogate.joins_groups or getattr(surrogate, "value", "") == "group_mean"
+    if config.rollout.group.late == "carry" and joins:
+        raise ConfigError(
+            "rollout.group.late='carry' trains on each late attempt without the others of its "
+            f"group, which algo.loss.surrogate.type={surrogate.type!r} compares: wanted late='drop'"
+        )
+    if config.agent.reflection and isinstance(algo.advantage, MonteCarlo):
+        raise ConfigError(
+            f"agent.reflection={config.agent.reflection} keeps a lesson of every failure, and algo "
+            f"{algo.name!r} plays each episode on many times: wanted agent.reflection=0"
+        )
 
 
 def _check_unread(config: TrainConfig) -> None:
