@@ -112,6 +112,8 @@ def with_imitation(
 ) -> Credit:
     """Return the credit with samples of attempts that are trained on apart.
 
+    None while the policy waits for what judges it.
+
     Args:
         credit: Of a batch.
         trajectories: The attempts.
@@ -120,6 +122,8 @@ def with_imitation(
         weight: Of their loss beside that of the new ones.
     """
     added: list[TrainingSample] = []
+    if not credit.samples and credit.dropped.get("warmup"):
+        trajectories = ()
     first = 1 + max((sample.trajectory for sample in credit.samples), default=-1)
     for number, trajectory in enumerate(trajectories, start=first):
         advantage = trajectory.episode_return - baseline

@@ -12,6 +12,7 @@ from helpers.credit import algo, credit_of
 from helpers.trajectories import episode, group, turn
 from turngym.rollouts.scheduler.groups import GroupRequest, ReadyGroup
 from turngym.tasks.base import Task
+from turngym.trainers.credit.base import Credit
 from turngym.trainers.losses.policy_loss import aggregation_coefficients
 from turngym.trainers.runs.group_source import chosen, trained_part
 from turngym.trainers.samples import to_samples
@@ -185,6 +186,16 @@ def test_imitated_attempts_share_no_number_with_what_a_method_replays() -> None:
     replayed = replace(credit, trajectories=(), advantages=())  # actions of other episodes
     found = with_imitation(replayed, [attempt(1.0, 7)], baseline=0.5, weight=0.25)
     assert [s.trajectory for s in found.samples] == [0, 1, 2]
+
+
+def test_while_a_policy_waits_it_imitates_nothing() -> None:
+    past = [attempt(1.0, 7)]
+    waiting = Credit(samples=(), dropped={"warmup": 4})
+    found = with_imitation(waiting, past, baseline=0.5, weight=0.25)
+    assert (found.samples, found.metrics["selection/imitated_attempts"]) == ((), 0.0)
+    # Where attempts earned all the same there is something to imitate.
+    alike = replace(waiting, dropped={"zero_spread": 4})
+    assert len(with_imitation(alike, past, baseline=0.5, weight=0.25).samples) == 1
 
 
 def test_a_prefix_is_context_and_its_rest_is_trained() -> None:
