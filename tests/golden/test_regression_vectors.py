@@ -257,6 +257,15 @@ def test_an_attempt_in_segments_is_preferred_as_a_whole() -> None:
     assert_same(gradient(found[1].model), gradient(found[0].model))
 
 
+def test_a_turn_counts_by_its_place_where_those_before_it_are_too_old_to_be_trained() -> None:
+    whole = attempts()[0]
+    is_new = whole.turn_ids == 1
+    part = replace(whole, loss_mask=is_new, turn_ids=np.where(is_new, 1, -1))
+    for discount, wanted in ((0.5, 0.5 / 1.5), (1.0, 0.5)):
+        for one in (whole, part):
+            assert turn_weights([one], discount)[0][is_new] == pytest.approx(wanted)
+
+
 def test_where_nobody_is_better_there_is_no_preference() -> None:
     zeros, groups = torch.zeros(4, dtype=torch.float64), torch.tensor([0, 0, 1, 2])
     rewards = torch.tensor([1.0, 1.0, 0.0, 1.0], dtype=torch.float64)

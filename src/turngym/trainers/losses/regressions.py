@@ -248,7 +248,7 @@ def turn_weights(
     """Return how much each token's log-ratio counts, by its turn, one array [L] per sample.
 
     With gamma the discount, turn t of T counts ``gamma^t · (1 - gamma^(T-t)) / (1 - gamma^T)``, or
-    ``(T - t) / T`` where gamma is 1.
+    ``(T - t) / T`` where gamma is 1. Turns that are context alone are turns all the same.
 
     Args:
         samples: Segments of an attempt in their order; all of an attempt.
@@ -259,19 +259,16 @@ def turn_weights(
     """
     if discount is None:
         return [np.ones(s.loss_mask.shape) for s in samples]
-    turns: dict[int, set[int]] = {}
+    last: dict[int, int] = {}
     for sample in samples:
-        own = sample.turn_ids[sample.loss_mask].tolist()
-        turns.setdefault(sample.trajectory, set()).update(own)
+        last[sample.trajectory] = max(last.get(sample.trajectory, 0), int(sample.turn_ids.max()))
     results = []
     for sample in samples:
-        ids = sorted(turns[sample.trajectory])
-        powers_T = discount ** np.arange(len(ids))
+        powers_T = discount ** np.arange(1.0 + last[sample.trajectory])
         # What is left of the sum of all powers from a turn on: the formula, for gamma 1 too.
         weights_T = np.cumsum(powers_T[::-1])[::-1] / powers_T.sum()
         weight_L = np.ones(sample.loss_mask.shape)
-        places = np.searchsorted(ids, sample.turn_ids[sample.loss_mask])
-        weight_L[sample.loss_mask] = weights_T[places]
+        weight_L[sample.loss_mask] = weights_T[sample.turn_ids[sample.loss_mask]]
         results.append(weight_L)
     return results
 
