@@ -92,6 +92,18 @@ def test_what_one_player_can_expect_of_a_task_is_not_what_another_can() -> None:
     assert values(credit) == pytest.approx([1 - 1.4375 / 1.875, -0.4375 / 1.875])
 
 
+def test_attempts_that_a_late_one_is_shown_with_are_learned_of_once() -> None:
+    together, apart = (build_credit(algo("spo", "batch=null"), None) for _ in range(2))
+    whole = tried(1, 0, 1, 0)
+    asyncio.run(together.assign([whole]))
+    first, (*_, late) = whole.trajectories[:3], whole.trajectories
+    asyncio.run(apart.assign([replace(whole, trajectories=first)]))
+    context = [replace(t, turns=as_context(t.turns)) for t in first]
+    asyncio.run(apart.assign([replace(whole, trajectories=(*context, late))]))
+    found, wanted = (made.state()["tasks/values"].tolist() for made in (apart, together))
+    assert found == wanted
+
+
 def test_mssr_raises_the_advantage_of_undecided_tokens_and_keeps_its_sign() -> None:
     loss = algo("mssr").loss
     assert loss.entropy_shaping == EntropyShaping(weight=0.4, kappa=2.0)

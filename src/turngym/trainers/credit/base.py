@@ -359,6 +359,21 @@ def trained_turns(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
     ]
 
 
+def trained_episodes(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """Return groups with the episodes alone of which something is trained on.
+
+    The others are there for late members to be compared with; their own update has seen them.
+    """
+
+    def is_context(trajectory: Trajectory) -> bool:
+        return bool(trajectory.spans) and not trajectory.num_sampled_tokens
+
+    return [
+        replace(group, trajectories=tuple(t for t in group.trajectories if not is_context(t)))
+        for group in groups
+    ]
+
+
 def without_head(trajectory: Trajectory) -> Trajectory:
     """Return an episode from its first turn on that is trained on, as ``trained_turns`` does."""
     turns = trajectory.turns

@@ -55,6 +55,20 @@ async def test_a_turn_earns_its_reward_and_the_growth_of_the_value() -> None:
     assert trained.advantages[trained.loss_mask][-1] == pytest.approx(0.5)
 
 
+async def test_what_a_late_attempt_is_shown_with_is_not_played_on_again() -> None:
+    asked: list[int] = []
+
+    async def counting(episodes: Sequence[Trajectory], attempts: int, seed: int) -> TurnValues:
+        asked.append(len(episodes))
+        return await play_on(episodes, attempts, seed)
+
+    first, late = group([1.0], [0.0]).trajectories
+    context_alone = replace(first, turns=tuple(turn.as_context() for turn in first.turns))
+    made = method(replace(context(), play_on=counting), batch=None)
+    credit = await made.assign([group(context_alone, late)])
+    assert (asked, len(credit.trajectories)) == ([1], 1)
+
+
 @pytest.mark.parametrize("unit", ["episode", "turn", "token"])
 async def test_advantages_are_whitened_over_what_counts_once(unit: str) -> None:
     made = method(replace(context(), play_on=play_on), batch={"unit": unit, "eps": 1e-9})

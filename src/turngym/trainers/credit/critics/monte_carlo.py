@@ -19,6 +19,7 @@ from turngym.trainers.credit.base import (
     CreditContext,
     TurnBatch,
     credit_of_turns,
+    trained_episodes,
     unused_groups,
 )
 from turngym.trainers.credit.group.normalize import scale_batch
@@ -52,7 +53,7 @@ class MonteCarloCredit:
             raise TrainingError(
                 "advantage 'monte_carlo' plays on, and there is no environment here"
             )
-        turns = TurnBatch.of(groups)
+        turns = TurnBatch.of(trained_episodes(groups))
         seed = derive_seed(self._context.seed, "monte_carlo", self._updates)
         self._updates += 1
         dropped = unused_groups(len(groups), turns)

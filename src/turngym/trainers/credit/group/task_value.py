@@ -19,6 +19,7 @@ from turngym.trainers.credit.base import (
     below,
     credit_of_turns,
     joined,
+    trained_episodes,
     unused_groups,
 )
 from turngym.trainers.credit.group.group_relative import term_returns
@@ -139,7 +140,7 @@ class TaskValueCredit:
             TrainingError: A reward is not finite; the message names the episode.
         """
         is_ready = self._sources.is_ready
-        turns = TurnBatch.of(groups)
+        turns = TurnBatch.of(trained_episodes(groups))
         dropped = unused_groups(len(groups), turns, is_warm=is_ready)
         if not turns.episodes:
             return Credit(samples=(), dropped=dropped)
