@@ -240,12 +240,9 @@ async def turn_values(
     async def play_on(trajectory: Trajectory, task: Task, played: int, attempt: int) -> float:
         place = _key(trajectory, played)
         spec = EpisodeSpec(
-            env_id=trajectory.env_id,
-            task=task,
-            env_seed=trajectory.env_seed,
+            env_id=trajectory.env_id, task=task, env_seed=trajectory.env_seed, member=attempt,
             policy_seed=derive_seed(seed, place[0], place[1], *place[2], attempt),
-            member=attempt,
-        )
+        )  # fmt: skip
         before = [ReplayedTurn(turn.as_context()) for turn in trajectory.turns[:played]]
         for _ in range(_TRIES):
             lease, is_whole = await pool.lease(), False
