@@ -139,11 +139,6 @@ class TurnBatch:
         return np.equal(self.turn_N, self.length_B[self.episode_N] - 1)
 
     @property
-    def truncated_B(self) -> NDArray[np.bool_]:
-        """True where a limit ended the episode."""
-        return np.array([t.stop_reason.is_truncated for t in self.episodes], dtype=np.bool_)
-
-    @property
     def is_open_B(self) -> NDArray[np.bool_]:
         """True where the last state still has a value (``Trajectory.is_open``)."""
         return np.array([t.is_open for t in self.episodes], dtype=np.bool_)

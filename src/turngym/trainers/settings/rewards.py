@@ -338,8 +338,8 @@ class OutcomeGate(StrictModel):
     """
 
     above: float = 0.0
-    """The episode's environment return must be more than this; a truncated episode never
-    passes."""
+    """The episode's environment return must be more than this; one that a limit cut off unsolved
+    and unjudged never passes."""
 
 
 RewardConfig = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import stdev
 from typing import Any
 
@@ -301,6 +302,13 @@ def test_a_gate_pays_step_rewards_where_the_outcome_passed(
         components = steps if gate is None else gated(steps, turns, gate)
         found = turn_advantages(turns, components, GroupRelative(terms=(term,)))
         assert_rows(as_rows(turns, found), [[wanted] * 3])
+
+
+def test_what_was_judged_at_a_limit_passes_a_gate() -> None:
+    ended = replace(episode([1.0], stop=StopReason.TRUNCATED_TURNS), judged_at_limit=True)
+    steps = components_by_hand({"env": [[1.0]], "steps": [[0.1]]})
+    passed = gated(steps, TurnBatch.of([group(ended)]), OutcomeGate(above=0.0))
+    assert passed["steps"].values_N.tolist() == [0.1]
 
 
 def test_g_ra_fines_invalid_actions_only_in_episodes_that_passed() -> None:

@@ -105,7 +105,7 @@ def gated(
     Source:
         G-RA, arXiv:2508.10548.
     """
-    passed_B = (turns.outcome_B > gate.above) & ~turns.truncated_B
+    passed_B = (turns.outcome_B > gate.above) & ~turns.is_open_B
     factor_N = passed_B[turns.episode_N].astype(np.float64)
     return {
         name: component
