@@ -211,21 +211,24 @@ _COMPARED_SETTINGS = ("engine", "learner", "regularizer", "rollout")
 def _differences(
     by_algo: Mapping[str, Sequence[FinishedRun]], protocol: Protocol
 ) -> dict[str, tuple[str, ...]]:
-    """Return, for each algorithm, the settings that are not the same for all and not its own."""
+    """Return, for each algorithm, the settings that are not the same for all and not its own.
+
+    One that a run lacks is no difference: it may have been played before there was such a setting.
+    """
     first = {name: runs[0].settings for name, runs in by_algo.items()}
     keys = sorted({key for found in first.values() for key in found})
     differing = [
         key
         for key in keys
         if key.split(".")[0] in _COMPARED_SETTINGS
-        and len({repr(found.get(key)) for found in first.values()}) > 1
+        and len({repr(found[key]) for found in first.values() if key in found}) > 1
     ]
     own = {
         name: {setting.split("=")[0] for setting in protocol.settings.get(name, ())}
         for name in by_algo
     }
     return {
-        name: tuple(f"{key}={found.get(key)}" for key in differing if key not in own[name])
+        name: tuple(f"{k}={found[k]}" for k in differing if k in found and k not in own[name])
         for name, found in first.items()
     }
 

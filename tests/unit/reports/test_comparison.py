@@ -191,6 +191,9 @@ def test_settings_that_differ_are_shown_for_every_algorithm(tmp_path: Path) -> N
     for name, steps in (("grpo", 2), ("quick", 1)):
         folder = write_run(tmp_path / name, (0.0, 0.5), algo=name, seed=0)
         learner = {"lr": 0.001, "num_minibatches": steps}
+        learner |= (
+            {"later": True} if name == "quick" else {}
+        )  # grpo ran before there was such a one
         config = {"learner": learner, "run": {"seed": steps}, "rollout": {"group_size": 8}}
         (folder / "config.json").write_text(json.dumps({"config": config}))
     own = {"quick": ["learner.num_minibatches=1"]}

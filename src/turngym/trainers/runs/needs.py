@@ -86,14 +86,13 @@ def check_needs(config: TrainConfig) -> None:
 
 
 def _check_comparisons(config: TrainConfig) -> None:
-    """Make sure that what is compared with an attempt is what the attempt was played like.
+    """Make sure that a loss has the attempts that it compares, and lessons are of real episodes.
 
     Raises:
-        ConfigError: It is not so.
+        ConfigError: It has not, or they are not.
     """
     algo, surrogate = config.algo, config.algo.loss.surrogate
-    joins = surrogate.joins_groups or getattr(surrogate, "value", "") == "group_mean"
-    if config.rollout.group.late == "carry" and joins:
+    if config.rollout.group.late == "carry" and surrogate.compares_attempts:
         raise ConfigError(
             "rollout.group.late='carry' trains on each late attempt without the others of its "
             f"group, which algo.loss.surrogate.type={surrogate.type!r} compares: wanted late='drop'"

@@ -26,6 +26,11 @@ class SurrogateSettings(StrictModel):
     joins_groups: ClassVar[bool] = False
     """Whether the attempts of a group must be in one optimizer step."""
 
+    @property
+    def compares_attempts(self) -> bool:
+        """Whether what it says of an attempt depends on the others of its group."""
+        return self.joins_groups
+
     reads_reference: ClassVar[bool] = False
     """Whether it reads the policy that reinforcement started from."""
 
@@ -65,6 +70,11 @@ class Balance(SurrogateSettings):
     in_rewards: bool = False
     """The gap is in units of reward, so that the gradient shrinks with beta (A*-PO), and not in
     units of log-ratio."""
+
+    @property
+    def compares_attempts(self) -> bool:
+        """Whether V is a mean of the group."""
+        return self.value == "group_mean"
 
 
 class Classify(SurrogateSettings):

@@ -208,9 +208,9 @@ def part_rewards(turns: TurnBatch, name: str) -> FloatArray:
 def shaping_rewards(turns: TurnBatch, gamma: float) -> FloatArray:
     """Return ``gamma * potential(next) - potential(now)`` of every turn, shape [N].
 
-    The potential after the last turn is 0 where the episode came to its end, and the recorded one
-    where a limit cut it off (``Trajectory.is_open``), as before it where none is. Summed with
-    ``gamma=1`` it is minus the first potential (plus the last).
+    The potential after the last turn is 0 where the episode came to its end. Where a limit cut it
+    off (``Trajectory.is_open``) it is the recorded one, or without one that before the turn.
+    Summed with ``gamma=1`` it is minus the first potential (plus the last).
 
     Source:
         Ng, Harada and Russell 1999.
