@@ -11,7 +11,7 @@ import torch
 from helpers import models
 from helpers.trajectories import episode, group, turn
 from turngym.agents.rendering import CLOSED, AnswerEnd, Renderer
-from turngym.errors import CheckpointError
+from turngym.errors import CheckpointError, TrainingError
 from turngym.trainers.credit.base import TurnBatch, trained_turns
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
 from turngym.trainers.credit.critics.values import final_prompt
@@ -67,6 +67,12 @@ def test_turns_that_are_not_trained_are_what_the_next_one_saw() -> None:
     assert [row.state.tolist() for row in rows] == [row.state.tolist() for row in whole[2:]]
     assert [row.mc_return for row in rows] == [row.mc_return for row in whole[2:]]
     assert trained_turns([group(episode(turns))]) == [group(episode(turns))]
+
+
+def test_a_turn_that_nothing_was_sampled_for_is_named() -> None:
+    silent = replace(turn(), spans=turn().spans[:1])
+    with pytest.raises(TrainingError, match="3 turns, of which only 2 have sampled tokens"):
+        played(episode([turn(drawn=(3,)), silent, turn(drawn=(5,))]))
 
 
 def test_a_limit_is_not_an_end() -> None:

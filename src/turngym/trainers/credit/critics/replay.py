@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turngym.agents.rendering import Renderer
-from turngym.errors import CheckpointError
+from turngym.errors import CheckpointError, TrainingError
 from turngym.trainers.credit.base import TurnBatch
 from turngym.trainers.credit.critics.values import final_prompt
 from turngym.trainers.samples import FloatArray, to_samples
@@ -110,6 +110,11 @@ def _episode(
         for turn in np.unique(sample.turn_ids[sample.loss_mask])
         if (at := np.flatnonzero(sample.turn_ids == turn)).size
     ]
+    if len(places) != rewards_T.size:
+        raise TrainingError(
+            f"{episode.task_id}, attempt {episode.member}: {rewards_T.size} turns, of which only "
+            f"{len(places)} have sampled tokens; every turn of a critic's episode needs some"
+        )
     after = [(segment, start) for segment, start, _ in places[1:]]
     after.append((len(texts) - 1, texts[-1].size if is_cut else 0))
     found: list[Transition] = []
