@@ -48,6 +48,12 @@ def train(
 
     The same command again resumes a run that was stopped.
     """
+    from turngym.trainers.settings.train import TrainConfig
+
+    if not sources and not resume:
+        raise ConfigError(f"train: wanted {SOURCES}, or --resume --out FOLDER")
+    if not resume:  # a mistake is named before torch is imported, which takes seconds
+        load_config(TrainConfig, sources or [])
     need_train_extra("'turngym train'")
     from turngym.trainers.distributed.launch import launch, rank_here
     from turngym.trainers.loop import obey
@@ -55,10 +61,7 @@ def train(
     from turngym.trainers.runs.build_run import check_devices
     from turngym.trainers.runs.needs import check_needs, extends
     from turngym.trainers.runs.run_folder import check_same_run, has_begun, read_settings
-    from turngym.trainers.settings.train import TrainConfig
 
-    if not sources and not resume:
-        raise ConfigError(f"train: wanted {SOURCES}, or --resume --out FOLDER")
     folder = _folder(sources or [], out)
     kept = [read_settings(folder)] if resume else []
     config = load_config(TrainConfig, [*kept, *(sources or [])])
