@@ -235,7 +235,10 @@ def test_a_limit_passes_on_what_the_environment_has():
 
 @pytest.mark.parametrize(
     ("action", "reward"),
-    [("jump 3", 1.0), ("Jump  3", 1.0), ("jump 2", 0.55), ("up", 0.19), ("fly", 0.0), ("", 0.0)],
+    [
+        *(("jump 3", 1.0), ("Jump  3", 1.0), ("jump 2", 0.55), ("up", 0.19), ("fly", 0), ("", 0)),
+        *(("<think>fly</think>jump 3", 1.0), ("<think>jump 3</think>up", 0.19)),
+    ],
 )
 def test_an_action_is_paid_for_its_agreement_with_the_expert(action, reward):
     """The ladder's expert always jumps three rungs."""

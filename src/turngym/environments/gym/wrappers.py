@@ -23,7 +23,7 @@ from turngym.environments.core.spaces import Info
 from turngym.environments.gym.face import GymFace
 from turngym.errors import ConfigError
 from turngym.records import append_trajectory
-from turngym.types import Message, StopReason, Trajectory, Turn
+from turngym.types import Message, StopReason, Trajectory, Turn, after_thoughts
 
 TextEnv = gymnasium.Env[Observation, str]
 EnvT = TypeVar("EnvT", bound="gymnasium.Env[Any, Any] | AsyncTurnEnv")
@@ -181,7 +181,7 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
     def agreement(self, action: str, expert: str) -> float:
         """Return how well ``action`` agrees with the ``expert``'s, in [0, 1]."""
         parse = self.get_wrapper_attr("action_format").parse
-        own, wanted = parse(action), parse(expert)
+        own, wanted = parse(after_thoughts(action)), parse(expert)
         if not isinstance(own, Action):
             return 0.0
         if own == wanted:
