@@ -1,6 +1,7 @@
 import gymnasium
 import pytest
 
+from helpers.broken_envs import Switch
 from helpers.envs import LadderEnv, registered
 from helpers.writers import at_once, record_ladders
 from turngym.environments.core.limits import TurnLimit
@@ -71,6 +72,19 @@ def test_episodes_follow_each_other_under_one_header(path):
     made = read(path)
     assert [m.env_seed for m in made] == [1, -1, 1, -1]
     assert [m.policy_seed for m in made] == [0, 1, 0, 1]
+
+
+def test_what_a_limit_judged_and_what_states_promise_is_recorded_as_in_rollouts(path):
+    class Promising(Switch):
+        def potential(self):
+            return float(self.is_pressed)
+
+    env = RecordTurns(limited(Promising(), TurnLimit(1)), path)
+    env.reset(seed=1)
+    env.step("press")
+    (made,) = read(path)
+    assert made.judged_at_limit
+    assert (made.turns[0].potential, made.final_potential) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("how", ["reset", "close"])

@@ -256,6 +256,7 @@ class RecordTurns(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
                     other_rewards=info.get("other_rewards", {}),
                     invalid_action=info.get("invalid_action"),
                     state_key=before.get("state_key"),
+                    potential=before.get("potential"),
                 )
             )
         self._seen, self._info = observation["text"], info
@@ -305,6 +306,8 @@ class RecordTurns(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
                 final_observation=(Message(role="user", content=self._seen),) if turns else (),
                 score=scores.get(first, end.get("score")),
                 scores=scores,
+                judged_at_limit=bool(end.get("judged_at_limit")),
+                final_potential=end.get("potential"),
                 error=error,
             ),
         )
