@@ -5,6 +5,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import RecordEpisodeStatistics
 
 from helpers.envs import LadderEnv, registered
 from helpers.vector_wrappers import limit_to_two
@@ -161,6 +162,14 @@ def test_reward_parts_come_as_one_array_per_name(ladder_id):
     *_, infos = envs.step(("up", "jump 2"))
     assert infos["reward_parts"]["climbed"].tolist() == [1.0, 1.0]
     assert infos["reward_parts"]["tired"].tolist() == [0.0, -0.5]
+
+
+def test_statistics_of_gymnasiums_wrapper_come_in_gymnasiums_form(both):
+    for envs in both(top=1, slip=0.0, wrappers=[RecordEpisodeStatistics]):
+        envs.reset(seed=1)
+        *_, infos = envs.step(("x", "up"))
+        assert infos["episode"]["r"].tolist() == [0.0, 1.0]
+        assert infos["_episode"].tolist() == [False, True]
 
 
 class UnevenInfoEnv(LadderEnv):

@@ -38,8 +38,9 @@ else:  # without parameters in older gymnasium
 VectorizationMode = Literal["sync", "async"]
 VECTORIZATION_MODES: tuple[VectorizationMode, ...] = ("sync", "async")
 
-_BATCHED_BY_GYMNASIUM = frozenset({"reward_parts", "usage", "final_info", "final_obs"})
-"""Keys whose values are dictionaries of numbers, or have a form of their own."""
+_BATCHED_BY_GYMNASIUM = frozenset({"reward_parts", "usage", "episode", "final_info", "final_obs"})
+"""Keys whose values are dictionaries of numbers, or have a form of their own; ``episode`` is of
+Gymnasium's ``RecordEpisodeStatistics``."""
 
 
 def make_vec(
