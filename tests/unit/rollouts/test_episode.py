@@ -19,6 +19,7 @@ from turngym.environments.gym.hosts import ISOLATIONS, as_async
 from turngym.environments.gym.wrappers import limited
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault
 from turngym.rollouts.episode import EpisodeSpec, rollout
+from turngym.rollouts.replay import ReplayDiffers, restore
 from turngym.types import StopReason
 
 TASK = LadderEnv().task("train", 3)
@@ -176,6 +177,10 @@ async def test_what_the_rollout_cuts_off_is_judged_as_at_a_limit(isolation, end)
     assert made.stop_reason.is_truncated
     assert (made.episode_return, made.score, made.turns[-1].reward) == (1.0, 1.0, 1.0)
     assert made.judged_at_limit
+    assert not restore(Switch(), made, 2).is_over  # what the judge paid is no difference
+    unlike = replace(made, turns=(replace(made.turns[0], reward=0.5), *made.turns))
+    with pytest.raises(ReplayDiffers, match="turn 1: replayed, it pays 0"):
+        restore(Switch(), unlike, 2)
 
 
 async def test_what_a_time_limit_around_the_environment_cuts_off_is_judged_too():
