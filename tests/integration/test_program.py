@@ -157,6 +157,16 @@ async def test_it_is_a_gymnasium_environment_and_ends_at_limits(program: Any) ->
     face.close()
 
 
+async def test_what_the_inner_environment_judged_at_its_limit_is_known_as_judged(
+    program: Any,
+) -> None:
+    inner = {"inner": "helpers.broken_envs:Switch", "inner_options": {"max_turns": 1}}
+    env = program(PLAYS, **inner)
+    [(_, reward, _, truncated, info)] = await played(env, "press")
+    assert (reward, truncated, info["judged_at_limit"]) == (1.0, True, True)
+    await env.close()
+
+
 async def test_sampled_tokens_are_kept_and_a_history_that_is_rewritten_opens_a_segment(
     program: Any,
 ) -> None:

@@ -112,6 +112,11 @@ class HostedEnv:
         return task
 
     @property
+    def judged_at_limit(self) -> bool:
+        """Whether the last reward has what the state was worth where a limit ended the episode."""
+        return bool(self._end.get("judged_at_limit"))
+
+    @property
     def env(self) -> Any:
         """The environment, with coroutines for calls that may wait."""
         return self._env

@@ -298,9 +298,11 @@ class ProgramEnv(AsyncTurnEnv):
             reward += await hosted.end()
         reason = None if hosted is None else hosted.stop_reason
         is_cut = reason not in (None, StopReason.TERMINATED)
+        is_judged = hosted is not None and hosted.judged_at_limit
         return Outcome(
-            text="The program is over.", reward=reward, terminated=not is_cut, truncated=is_cut
-        )
+            text="The program is over.", reward=reward, terminated=not is_cut, truncated=is_cut,
+            info={"judged_at_limit": is_judged} if is_cut else None,
+        )  # fmt: skip
 
     def _fault(self, what: str) -> EnvironmentFault:
         said = f": {self._last_line}" if self._last_line else ""
