@@ -154,7 +154,7 @@ async def rollout(
         record.stop, record.error = StopReason.ERROR_ENV, message_of(fault)
     except PolicyFault as fault:
         record.stop, record.error = StopReason.ERROR_POLICY, message_of(fault)
-    if record.stop.is_truncated and record.score is None:
+    if record.stop.is_truncated and record.score is None and record.can_be_judged is not None:
         try:
             await _judge(env, record)
         except EnvironmentFault as fault:  # an episode without a judge has no reward
@@ -165,7 +165,8 @@ async def rollout(
 async def _judge(env: AnyEnv, record: _Record) -> None:
     """Judge the state in which the rollout cut the episode; what it is worth the last turn earns.
 
-    Before the first turn and within a step no turn can be paid: the score alone is asked.
+    Before the first turn and within a step no turn can be paid: the score alone is asked. Within
+    the reset it is not either: what the environment knows is of the episode before.
 
     Raises:
         EnvironmentFault: The environment's judge broke.
@@ -208,7 +209,7 @@ class _Record:
         self.stop = StopReason.ERROR_ENV
         self.is_over = False
         """Whether the environment or the watch ended it: what follows changes nothing."""
-        self.can_be_judged = False
+        self.can_be_judged: bool | None = None  # within the reset
         """Whether it goes on after a turn that is complete; else no limit can be judged."""
         self.score: float | None = None
         self.scores: dict[str, float] = {}
@@ -223,6 +224,7 @@ class _Record:
 
     def open(self, observation: Any, info: Info) -> None:
         _text_of(observation)
+        self.can_be_judged = False
         truth, answer = info.get("ground_truth"), info.get("answer")
         self.ground_truth = str(truth) if isinstance(truth, str | int | float) else None
         self.answer = answer if isinstance(answer, str) else None
