@@ -90,6 +90,23 @@ def test_an_environment_has_the_tasks_of_the_pack_alone(folder: Path) -> None:
     copy.close()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"difficulty": "hard"}, {"max_turns": 5}, {"calls_per_turn": 2, "action_style": "tools"}],
+)
+def test_limits_and_calls_are_those_of_the_options_it_was_packed_with(
+    folder: Path, options: dict[str, Any]
+) -> None:
+    words = [word for k, v in options.items() for word in ("--env-option", f"{k}={v}")]
+    assert main(["tasks", "pack", "text/maze", "--count", "1", *words, "--out", "a.tasks"]) == 0
+    found = []
+    for env in (turngym.make("text/maze", **options), turngym.make("a.tasks")):
+        _, info = env.reset(seed=1, options={"split": "test"})
+        found.append((info["max_turns"], info.get("calls_per_turn")))
+        env.close()
+    assert found[0] == found[1]
+
+
 def test_a_problem_that_is_made_otherwise_by_now_is_refused(folder: Path) -> None:
     assert main(["tasks", "pack", "text/maze/test/0", "--out", "one.tasks"]) == 0
     found = read_pack(folder / "one.tasks").manifest

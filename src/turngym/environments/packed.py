@@ -22,7 +22,7 @@ from turngym import registry
 from turngym.environments.core.env import AnyEnv
 from turngym.environments.core.episode import EpisodeCore, Observation, Outcome
 from turngym.environments.core.spaces import Info
-from turngym.environments.gym.registration import make
+from turngym.environments.gym.registration import OF_EVERY, make
 from turngym.errors import ConfigError, unknown_name
 from turngym.provenance import VERSION
 from turngym.tasks.base import SPLITS, Split, Task
@@ -123,7 +123,8 @@ def play_pack(pack: str, **options: Any) -> Any:  # an environment of ours
     if not (isinstance(cls, type) and issubclass(cls, EpisodeCore)):
         raise ConfigError(f"{pack}: {manifest.env} is made by a function, which cannot be packed")
     only = type(cls.__name__, (OnlyPacked, cls), {**members, "__module__": cls.__module__})
-    return only(**{**entry.kwargs, **manifest.options, **options})
+    own = {name: one for name, one in manifest.options.items() if name not in OF_EVERY}
+    return only(**{**entry.kwargs, **own, **options})
 
 
 @dataclass(frozen=True, kw_only=True)

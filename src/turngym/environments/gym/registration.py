@@ -36,15 +36,20 @@ def with_own_turns(spec: EnvSpec, kwargs: Mapping[str, Any]) -> EnvSpec:
         return spec
     merged = {**spec.kwargs, **kwargs}
     id, own = merged["registered"]
-    turns = merged.get("max_turns") or _turns_of(id, own, merged)
+    turns = merged.get("max_turns") or turns_of(id, own, merged)
     return replace(spec, kwargs={**deepcopy(spec.kwargs), "max_turns": turns})
 
 
-def _turns_of(id: str, max_turns: int, kwargs: Mapping[str, Any]) -> int:
+def turns_of(id: str, max_turns: int, kwargs: Mapping[str, Any]) -> int:
     """Return the turns of ``id``, which has ``max_turns``, when it is made with ``kwargs``.
 
     An id stands for one difficulty. Made with another one (``difficulty="hard"``), the environment
     gets the turns of the id that stands for that.
+
+    Args:
+        id: Of the environment.
+        max_turns: The turns that it was registered with.
+        kwargs: All that it is made with, of its registration too.
     """
     entries = registry.entries()
     own = next((entry for entry in entries if entry.id == id), None)
@@ -199,7 +204,7 @@ def create(
         )
     turns = max_turns
     if turns is None and registered is not None:
-        turns = _turns_of(*registered, kwargs)
+        turns = turns_of(*registered, kwargs)
     for name, number in (("max_turns", turns), ("calls_per_turn", calls_per_turn)):
         if number is not None and type(number) is not int:
             raise ConfigError(f"option {name}: wanted a whole number, got {number!r}")
@@ -208,6 +213,8 @@ def create(
     return env if calls_per_turn == 1 else with_calls(env, calls_per_turn)
 
 
+OF_EVERY = ("max_turns", "calls_per_turn", "episode_limits")
+"""Options of every environment, which its class does not know."""
 _HIDDEN = frozenset({"self", "render_mode"})
 _HELP = re.compile(r"^ {4,8}(\w+): (.*(?:\n {9,}\S.*)*)", re.MULTILINE)
 
