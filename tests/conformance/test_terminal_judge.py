@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
@@ -142,3 +144,20 @@ async def test_a_job_is_judged_by_what_it_asks_however_it_is_done(
         assert (await env.step(env.say("submit")))[-1]["score"] == score
     finally:
         await env.close()
+
+
+def test_a_program_that_holds_a_snapshot_to_its_end_ends_quietly():
+    code = """
+import turngym
+from turngym.environments.core.env import snapshot
+def main():
+    env = turngym.make("terminal/shell-files")
+    env.reset(seed=1)
+    kept = snapshot(env)
+    for each in (*turngym.fork(env, 1), env):
+        each.close()
+main()
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -146,7 +146,9 @@ async def rollout(
         async with asyncio.timeout(timeout_s):
             await _play(env, policy, record, watch, act_timeout_s, played)
     except TimeoutError:
-        if not record.is_over:  # else it came while the session closed
+        if record.can_be_judged is None:  # no doing of the policy: neither truncated nor worth 0
+            record.error = f"reset: the episode had not begun after {timeout_s:g} s, its time limit"
+        elif not record.is_over:  # else it came while the session closed
             record.stop = StopReason.TRUNCATED_TIME
     except ContextOverflow:
         record.stop = StopReason.TRUNCATED_CONTEXT
@@ -154,7 +156,7 @@ async def rollout(
         record.stop, record.error = StopReason.ERROR_ENV, message_of(fault)
     except PolicyFault as fault:
         record.stop, record.error = StopReason.ERROR_POLICY, message_of(fault)
-    if record.stop.is_truncated and record.score is None and record.can_be_judged is not None:
+    if record.stop.is_truncated and record.score is None:
         try:
             await _judge(env, record)
         except EnvironmentFault as fault:  # an episode without a judge has no reward
@@ -165,8 +167,7 @@ async def rollout(
 async def _judge(env: AnyEnv, record: _Record) -> None:
     """Judge the state in which the rollout cut the episode; what it is worth the last turn earns.
 
-    Before the first turn and within a step no turn can be paid: the score alone is asked. Within
-    the reset it is not either: what the environment knows is of the episode before.
+    Before the first turn and within a step no turn can be paid: the score alone is asked.
 
     Raises:
         EnvironmentFault: The environment's judge broke.
@@ -209,14 +210,13 @@ class _Record:
         self.stop = StopReason.ERROR_ENV
         self.is_over = False
         """Whether the environment or the watch ended it: what follows changes nothing."""
-        self.can_be_judged: bool | None = None  # within the reset
+        self.can_be_judged: bool | None = None  # before its reset is over
         """Whether it goes on after a turn that is complete; else no limit can be judged."""
         self.score: float | None = None
         self.scores: dict[str, float] = {}
-        self.judged_at_limit = False
+        self.judged_at_limit, self.lesson = False, ""
         self.player: str | None = None
         self.error: str | None = None
-        self.lesson = ""
         self.last_text: str | None = None
         self.last_potential: float | None = None
         self.ground_truth: str | None = None

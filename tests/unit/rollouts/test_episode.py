@@ -212,7 +212,7 @@ async def test_before_the_first_turn_and_within_a_step_there_is_nothing_to_judge
     assert (made.stop_reason, made.score) == (StopReason.TRUNCATED_TIME, 0.5)
 
 
-async def test_what_is_cut_off_within_its_reset_has_not_the_score_of_the_episode_before():
+async def test_what_is_cut_off_within_its_reset_is_a_fault_and_has_no_score_of_the_episode_before():
     class Sleepy(AsyncLadderEnv):
         async def begin(self, task):
             if hasattr(self, "ladder"):  # the second time
@@ -222,7 +222,8 @@ async def test_what_is_cut_off_within_its_reset_has_not_the_score_of_the_episode
     env = Sleepy(slip=0.0, top=3)
     assert (await rollout(env, Saying("jump 3"), SPEC)).score == 1.0
     made = await rollout(env, Saying("jump 3"), SPEC, timeout_s=0.05)
-    assert (made.stop_reason, made.turns, made.score) == (StopReason.TRUNCATED_TIME, (), None)
+    assert (made.stop_reason, made.turns, made.score) == (StopReason.ERROR_ENV, (), None)
+    assert made.error == "reset: the episode had not begun after 0.05 s, its time limit"
 
 
 async def test_a_judge_that_breaks_at_a_limit_leaves_no_reward():

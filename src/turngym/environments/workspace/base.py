@@ -468,7 +468,8 @@ def _drop_layer(host: SandboxHost, layer: LayerRef) -> None:
     async def work() -> None:
         with suppress(TurnGymError):  # the sandbox below is gone, and the layer with it
             await host.drop(layer)
-        await host.release()
+        with suppress(RuntimeError):  # the program ends: no more threads, and the launcher goes too
+            await host.release()
 
     # The loop in which the snapshot was taken may be closed, or be the one that collects garbage.
     thread = threading.Thread(target=lambda: asyncio.run(work()), name="turngym-drop-layer")
