@@ -144,6 +144,14 @@ def test_an_environment_joins_a_mix_at_its_update_however_many_groups_are_droppe
             "group_size=8 must lie between least=2 and most=4",
         ),
         (['selection.budget={"type": "variance", "least": 9, "most": 4}'], "must not be more than"),
+        (
+            [
+                'selection.budget={"type": "variance"}',
+                "env.num_train_tasks=99",
+                "rollout.group.quorum=4",
+            ],
+            "quorum <= group_size, got 4 > 2 of the smallest group",
+        ),
         (["selection.filter={\"mean_low\": 0.8, \"mean_high\": 0.2}"], "must not be more than"),
         (
             ['selection.replay={"type": "imitation"}', "algo.loss.aggregation=prompt_mean"],

@@ -208,7 +208,7 @@ def check_schedule(config: SchedulerConfig, group_size: int) -> None:
 
     Args:
         config: The settings.
-        group_size: Attempts of the largest group.
+        group_size: Attempts of the smallest group.
 
     Raises:
         ConfigError: It cannot; the message names the inequality that fails.
@@ -217,7 +217,7 @@ def check_schedule(config: SchedulerConfig, group_size: int) -> None:
     if quorum is not None and quorum > group_size:
         raise ConfigError(
             f"scheduler: no group would ever close: wanted group.quorum <= group_size, got "
-            f"{quorum} > {group_size}"
+            f"{quorum} > {group_size} of the smallest group"
         )
     if config.group.patience is not None and quorum is None:
         raise ConfigError("scheduler: group.patience needs group.quorum, how many are enough")

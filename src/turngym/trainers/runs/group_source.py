@@ -43,7 +43,7 @@ class RecordingSelection:
 
     Args:
         selection: Chooses and judges.
-        group_size: Most episodes of a group, from which the scheduler sees whether they fit.
+        group_size: Fewest episodes of a group, from which the scheduler sees whether a quorum fits.
         most: Groups that may begin between two batches, ``filter.max_rounds`` of them; then the
             batch is what there is.
         first: Number of the first group since the last batch, which an earlier process may have
@@ -356,7 +356,7 @@ async def open_source(
     rounds = config.selection.filter.max_rounds + schedule.admission.staleness
     recording = RecordingSelection(
         selection,
-        group_size=config.largest_group,
+        group_size=config.smallest_group,
         most=rounds * schedule.groups_started,
         first=first_group if count == 1 else None,
         stride=count,

@@ -347,10 +347,10 @@ class TrainConfig(StrictModel):
         return self.rollout.concurrency * beside
 
     @property
-    def largest_group(self) -> int:
-        """The most episodes that any group of the run can have."""
+    def smallest_group(self) -> int:
+        """The fewest episodes that any group of the run is ordered with."""
         budget = self.selection.budget
-        return self.rollout.group_size if isinstance(budget, FixedBudget) else budget.most
+        return self.rollout.group_size if isinstance(budget, FixedBudget) else budget.least
 
     @model_validator(mode="after")
     def _selection_fits(self) -> Self:
@@ -444,13 +444,13 @@ class TrainConfig(StrictModel):
                 f"rollout.coordinators={count} plays in {count} processes: wanted "
                 f"{'; and '.join(missing)}"
             )
-        check_schedule(rollout.share(0), self.largest_group)
+        check_schedule(rollout.share(0), self.smallest_group)
         return self
 
     @model_validator(mode="after")
     def _rollout_fits(self) -> Self:
         rollout, loss = self.rollout, self.algo.loss
-        check_schedule(rollout.schedule(), self.largest_group)
+        check_schedule(rollout.schedule(), self.smallest_group)
         is_behind = rollout.mode == "overlap" and rollout.staleness > 0
         if rollout.group.late == "carry" and not is_behind:
             raise ValueError(
