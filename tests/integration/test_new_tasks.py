@@ -190,6 +190,11 @@ def test_train_takes_a_file_of_tasks(folder: Path, capsys: pytest.CaptureFixture
     assert "evaluation.held_out_tasks" in line
     rows = [{"a": n, "b": 1, "sum": n + 1} for n in range(60)]
     (folder / "try_one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    many = ["env=try_one.toml", "env.num_train_tasks=99"]  # and not when the last one is played
+    assert main(["train", "tiny.toml", *many, "--out", "many"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "tasks of split 'train', where 99 are needed" in line
+    assert "lower env.num_train_tasks" in line
     assert main(["train", "tiny.toml", "env=try_one.toml", "--out", "run"]) == 0
 
 

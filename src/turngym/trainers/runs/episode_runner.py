@@ -68,13 +68,14 @@ class Playground:
         counted = self._catalogue.has_wrapper_attr("count")
         count = self._catalogue.get_wrapper_attr("count") if counted else lambda split: None
         for split, taken, setting in (
-            ("train", reserved + 1, "validation_tasks"),
-            ("test", held_out, "held_out_tasks"),
+            ("train", reserved + 1, "evaluation.validation_tasks"),
+            ("train", part.num_train_tasks or 0, "env.num_train_tasks"),
+            ("test", held_out, "evaluation.held_out_tasks"),
         ):
             if (size := count(split)) is not None and size < taken:
                 raise ConfigError(
                     f"environment {self.env_id!r} has {size} tasks of split {split!r}, where "
-                    f"{taken} are needed: add tasks, or lower evaluation.{setting}"
+                    f"{taken} are needed: add tasks, or lower {setting}"
                 )
         self._size = part.num_train_tasks or count("train")
 
