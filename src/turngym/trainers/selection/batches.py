@@ -94,6 +94,7 @@ def down_sampled(credit: Credit, keep: int) -> Credit:
         values_G = np.array([means[member] for member in members])
         kept |= {members[place] for place in most_varied(values_G, keep)}
     numbers = {old: new for new, old in enumerate(sorted(kept))}
+    trained = sum(map(len, groups.values()))  # others are context, as siblings of late ones are
     return replace(
         credit,
         samples=tuple(
@@ -103,7 +104,7 @@ def down_sampled(credit: Credit, keep: int) -> Credit:
         ),
         trajectories=tuple(credit.trajectories[i] for i in sorted(kept)),
         advantages=tuple(credit.advantages[i] for i in sorted(kept)),
-        metrics={**credit.metrics, "selection/attempts_left_out": float(len(means) - len(kept))},
+        metrics={**credit.metrics, "selection/attempts_left_out": float(trained - len(kept))},
     )
 
 

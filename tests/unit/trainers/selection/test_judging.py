@@ -102,6 +102,16 @@ def test_down_sampling_keeps_advantages_of_all() -> None:
     assert [t.episode_return for t in found.trajectories] == [1, 0.9, 0, 0]
 
 
+def test_an_attempt_that_another_is_compared_with_is_not_left_out() -> None:
+    """Late attempts stand beside those that their group closed with, which are context."""
+    attempts = [episode([r], member=i) for i, r in enumerate([1, 1, 0, 0])]
+    siblings = [replace(one, turns=as_context(one.turns)) for one in attempts[:3]]
+    credit = credit_of(algo("grpo"), group(*siblings, attempts[3]))
+    found = down_sampled(credit, 2)
+    assert [s.trajectory for s in found.samples] == [0]
+    assert found.metrics["selection/attempts_left_out"] == 0.0
+
+
 def test_successes_join_groups_of_their_task_and_are_compared_with_them() -> None:
     replayer = SuccessReplayer(SuccessReplay(type="successes", per_group=2))
     assert replayer.replay(0, [ready([1, 1, 0])], RNG(0)) == []
