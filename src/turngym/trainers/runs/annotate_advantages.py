@@ -21,19 +21,22 @@ _DIGITS = 6
 
 
 def most_instructive(credit: Credit) -> list[Trajectory]:
-    """Return the attempts at one task whose advantages are the largest in sum.
+    """Return the attempts at one task whose advantages are the largest in sum, each once.
 
     Returns:
         Empty when the batch teaches nothing.
     """
-    groups: defaultdict[tuple[str, str, int], list[int]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str, int], dict[object, int]] = defaultdict(dict)
     sizes: defaultdict[tuple[str, str, int], float] = defaultdict(float)
     for place, (trajectory, values_T) in enumerate(
         zip(credit.trajectories, credit.advantages, strict=True)
     ):
         key = (trajectory.env_id, trajectory.task_id, trajectory.env_seed)
-        groups[key].append(place)
-        sizes[key] += float(np.abs(values_T).sum())
+        # Each late attempt of a group has the others beside it, which teach nothing again.
+        is_context = trajectory.turns and not trajectory.num_sampled_tokens
+        who = (trajectory.policy_seed, trajectory.player) if is_context else place
+        if groups[key].setdefault(who, place) == place:
+            sizes[key] += float(np.abs(values_T).sum())
     if not groups:
         return []
     samples: defaultdict[int, list[TrainingSample]] = defaultdict(list)
@@ -42,7 +45,7 @@ def most_instructive(credit: Credit) -> list[Trajectory]:
     best = max(groups, key=lambda key: sizes[key])
     return [
         with_advantages(credit.trajectories[place], credit.advantages[place], samples[place])
-        for place in groups[best]
+        for place in groups[best].values()
     ]
 
 
