@@ -171,6 +171,13 @@ def test_without_expert_episodes_reinforcement_starts_at_once(tmp_path: Path) ->
     assert result.updates == 2
 
 
+def test_a_warm_start_without_a_target_ends_at_its_first_evaluation(tmp_path: Path) -> None:
+    start = {"warm_start": {"target_success": 0.0, "evaluate_every": 2}, "run": {"steps": 0}}
+    result = train(load_config(TrainConfig, [SMALL, start]), tmp_path)
+    assert result.warm_start_steps == 2
+    assert result.warm_start_success is not None
+
+
 @pytest.mark.parametrize("mode", ["sync", "overlap"])
 def test_a_mix_of_environments_trains_and_evaluates(tmp_path: Path, mode: str) -> None:
     others = [{"id": "text/guessnumber", "weight": 2.0}, {"id": "text/frozenlake", "from_step": 1}]

@@ -174,7 +174,8 @@ async def _is_warm(run: Run) -> bool:
         state.warm_success = None if found.success is None else found.solved_share
         run.save()
         await run.folder.outbox.settle()
-    return is_last or (state.warm_success or 0.0) >= config.target_success
+    success = state.warm_success
+    return is_last or (success is not None and success >= config.target_success)
 
 
 async def _reinforce(run: Run, progress: Progress) -> None:
