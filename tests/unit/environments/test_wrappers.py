@@ -305,6 +305,17 @@ def test_agreement_is_paid_and_success_is_still_the_environments():
     assert info["stop_reason"] == "truncated_turns"
 
 
+def test_of_several_calls_the_first_is_compared_with_the_expert():
+    made = turngym.make("text/maze-easy", action_style="tools", calls_per_turn=2)
+    with ExpertMatch(made) as env:
+        env.reset(seed=0)
+        right = env.get_wrapper_attr("expert_action")()
+        wrong = right.replace("north", "west").replace("south", "north").replace("east", "south")
+        assert wrong != right
+        assert env.agreement(f"{right}\n{wrong}", right) == 1.0
+        assert env.agreement(f"{wrong}\n{right}", right) < 1.0
+
+
 def test_agreement_is_all_that_is_paid_in_a_game_of_two():
     env = ExpertMatch(turngym.make("text/tictactoe"))
     env.reset(seed=1)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
-from turngym.environments.core.actions import Action
+from turngym.environments.core.actions import Action, calls_at_end
 from turngym.environments.core.env import AsyncTurnEnv, Observation, Step
 from turngym.environments.core.episode import EpisodeCore, Outcome
 from turngym.environments.core.limits import Limit, ToolCallLimit, limit_of
@@ -181,7 +181,12 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
     def agreement(self, action: str, expert: str) -> float:
         """Return how well ``action`` agrees with the ``expert``'s, in [0, 1]."""
         parse = self.get_wrapper_attr("action_format").parse
-        own, wanted = parse(after_thoughts(action)), parse(expert)
+        several = self.has_wrapper_attr("calls_per_turn") and self.get_wrapper_attr(
+            "calls_per_turn"
+        )
+        calls = calls_at_end(action) if several and several > 1 else []
+        own = parse(calls[0] if calls else after_thoughts(action))  # the expert was asked before it
+        wanted = parse(expert)
         if not isinstance(own, Action):
             return 0.0
         if own == wanted:

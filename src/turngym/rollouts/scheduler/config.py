@@ -85,7 +85,7 @@ class RetryConfig(StrictModel):
     max_tries: int = Field(default=3, ge=1)
     """Tries of one episode before it is dropped."""
     quarantine_after: int = Field(default=6, ge=1)
-    """Faults of the environment on one task, after which the task is not played again."""
+    """Faults of the environment on one task, after which its attempts are not tried again."""
 
 
 class FailureConfig(StrictModel):
