@@ -160,7 +160,8 @@ async def rollout(
         try:
             await _judge(env, record)
         except EnvironmentFault as fault:  # an episode without a judge has no reward
-            record.stop, record.error = StopReason.ERROR_REWARD, message_of(fault)
+            record.error = f"{record.stop.value}: {message_of(fault)}"
+            record.stop = StopReason.ERROR_REWARD
     return record.trajectory()
 
 
@@ -203,8 +204,7 @@ class _Record:
     """What is known of a running episode."""
 
     def __init__(self, spec: EpisodeSpec, keep_picture: KeepPicture | None = None) -> None:
-        self.spec = spec
-        self.keep_picture = keep_picture
+        self.spec, self.keep_picture = spec, keep_picture
         self.last_picture: str | None = None
         self.turns: list[Turn] = []
         self.stop = StopReason.ERROR_ENV

@@ -416,7 +416,7 @@ async def test_an_environment_that_breaks_while_its_expert_is_asked_is_the_envir
 async def test_a_judge_that_breaks_leaves_the_episode_without_a_reward(score, error):
     made = await rollout(scoring(score), Saying("up", "overflow"), SPEC)
     assert (made.stop_reason, made.score) == (StopReason.ERROR_REWARD, None)
-    assert re.fullmatch(error, str(made.error)), made.error
+    assert re.fullmatch(f"truncated_context: {error}", str(made.error)), made.error
 
 
 @pytest.mark.parametrize("score", [1 - 2**-53, 1 + 2**-52])
