@@ -28,7 +28,6 @@ from gymnasium.envs.registration import load_env_creator
 from turngym import registry
 from turngym.config import load_config
 from turngym.environments import packed
-from turngym.environments.gym.registration import OF_EVERY, turns_of
 from turngym.errors import ConfigError, UnknownNameError
 from turngym.plugins import import_attribute, import_module
 from turngym.provenance import digest_of, source_digest
@@ -256,12 +255,7 @@ def _of_pack(path: Path) -> EnvEntry:
         raise UnknownNameError(
             f"{path}: install the package that brings its environment here: {error}"
         ) from error
-    given: dict[str, Any] = dict(pack.manifest.options)
-    made_with = {**entry.kwargs, **given}
-    turns = given.get("max_turns") or turns_of(entry.id, entry.max_turns, made_with)
-    kwargs = {"pack": str(path), **{name: given[name] for name in OF_EVERY if name in given}}
-    point = f"{packed.__name__}:play_pack"
-    register_entry(replace(entry, id=id, entry_point=point, kwargs=kwargs, max_turns=turns))
+    register_entry(packed.playing(entry, path, pack.manifest.options, id=id))
     return registry.find(id)
 
 

@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,9 +22,10 @@ from turngym import registry
 from turngym.environments.core.env import AnyEnv
 from turngym.environments.core.episode import EpisodeCore, Observation, Outcome
 from turngym.environments.core.spaces import Info
-from turngym.environments.gym.registration import OF_EVERY, make
+from turngym.environments.gym.registration import OF_EVERY, make, turns_of
 from turngym.errors import ConfigError, unknown_name
 from turngym.provenance import VERSION
+from turngym.registry import EnvEntry
 from turngym.tasks.base import SPLITS, Split, Task
 from turngym.tasks.harbor.folders import harbor_tasks, task_folders
 from turngym.tasks.harbor.problem import HarborProblem
@@ -103,6 +104,21 @@ def problem_digest(env: Any) -> str:
     return hashlib.sha256(
         f"{task.hash} {key() if key else ''}".encode(errors="replace")
     ).hexdigest()
+
+
+def playing(entry: EnvEntry, pack: Path, options: Mapping[str, Any], *, id: str) -> EnvEntry:
+    """Return the entry by which a pack is played, with the limits of its options.
+
+    Args:
+        entry: Of the environment that the tasks are of.
+        pack: The file.
+        options: With which its tasks were packed.
+        id: Of the new entry.
+    """
+    kwargs = {"pack": str(pack), **{name: options[name] for name in OF_EVERY if name in options}}
+    turns = turns_of(entry.id, entry.max_turns, {**entry.kwargs, **options})
+    point = f"{__name__}:{play_pack.__name__}"
+    return replace(entry, id=id, entry_point=point, kwargs=kwargs, max_turns=turns)
 
 
 def play_pack(pack: str, **options: Any) -> Any:  # an environment of ours

@@ -36,7 +36,7 @@ def with_own_turns(spec: EnvSpec, kwargs: Mapping[str, Any]) -> EnvSpec:
         return spec
     merged = {**spec.kwargs, **kwargs}
     id, own = merged["registered"]
-    turns = merged.get("max_turns") or turns_of(id, own, merged)
+    turns = turns_of(id, own, merged)
     return replace(spec, kwargs={**deepcopy(spec.kwargs), "max_turns": turns})
 
 
@@ -51,6 +51,9 @@ def turns_of(id: str, max_turns: int, kwargs: Mapping[str, Any]) -> int:
         max_turns: The turns that it was registered with.
         kwargs: All that it is made with, of its registration too.
     """
+    given: int | None = kwargs.get("max_turns")
+    if given:
+        return given
     entries = registry.entries()
     own = next((entry for entry in entries if entry.id == id), None)
     if own is None:  # only the process that sent the spec knows it
