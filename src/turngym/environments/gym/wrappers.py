@@ -181,10 +181,9 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
     def agreement(self, action: str, expert: str) -> float:
         """Return how well ``action`` agrees with the ``expert``'s, in [0, 1]."""
         parse = self.get_wrapper_attr("action_format").parse
-        several = self.has_wrapper_attr("calls_per_turn") and self.get_wrapper_attr(
-            "calls_per_turn"
-        )
-        calls = calls_at_end(action) if several and several > 1 else []
+        is_ours = self.has_wrapper_attr("calls_per_turn")
+        has_several = is_ours and self.get_wrapper_attr("calls_per_turn") > 1
+        calls = calls_at_end(action) if has_several else []
         own = parse(calls[0] if calls else after_thoughts(action))  # the expert was asked before it
         wanted = parse(expert)
         if not isinstance(own, Action):
