@@ -131,7 +131,7 @@ async def rollout(
         policy: Who acts.
         spec: Task and seeds.
         timeout_s: Wall-clock limit of the whole episode in seconds; past it the episode is
-            truncated. None for no limit.
+            truncated, or a fault where it has not begun by then. None for no limit.
         keep_picture: Keeps the ``image`` of each observation; None keeps none.
         act_timeout_s: Seconds that the policy has for one action; past it the episode ends by a
             fault of the policy.

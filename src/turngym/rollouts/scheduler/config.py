@@ -150,8 +150,8 @@ class PlayConfig(StrictModel):
     groups_per_step: int = Field(default=16, ge=1)
     """Groups, each of one task, that one update consumes."""
     timeout_s: float | None = Field(default=None, gt=0)
-    """Wall-clock limit of one episode in seconds, past which it is truncated; makes results depend
-    on the machine's speed."""
+    """Wall-clock limit of one episode in seconds, past which it is truncated, or a fault where it
+    has not begun; makes results depend on the machine's speed."""
     interruption: Interruption = "continue_partial"
     """What new weights do to running episodes: they go on and their tokens carry two versions; they
     are waited for; or they are stopped between two turns, and resumed where they stood."""
